@@ -45,7 +45,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@echo '== go vet'
 	@CGO_ENABLED=0 $(GO) vet ./...
 	@echo '== go test' # ./router takes longest and waits most, so it starts first
-	@CGO_ENABLED=0 $(GO) test -p 3 -parallel 4 ./router ./...; status=$$?; perf/tools.sh; exit $$status
+	@CGO_ENABLED=0 $(GO) test -p 3 -parallel 12 ./router ./...; status=$$?; perf/tools.sh; exit $$status
 
 check: check-generate check-race check-gpu check-fuzz check-sdk check-oidc check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-bpf check-vm check-bpf-vm check-ipmi-vm check-rdma check-llama ## everything slow: generated files, race detector, fuzzing, SDKs, a real OIDC provider, caches, upgrades, BPF in two kernels, RDMA in virtual machines, real llama.cpp engines
 

@@ -38,7 +38,7 @@ const (
 // result of each.
 func (r *Router) changeAdapters(unload bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		if _, refused := r.admins.mayChange(req); refused != nil {
+		if _, refused := r.callers.admins.mayChange(req); refused != nil {
 			writeError(w, refused)
 			return
 		}
@@ -87,7 +87,7 @@ func (r *Router) readAdapterAsk(w http.ResponseWriter, req *http.Request, unload
 	case ask.Seconds < 0:
 		return ask, nil, "", bad("seconds", "must not be negative")
 	}
-	snap := r.fleet.Load()
+	snap := r.known.fleet.Load()
 	m, fail := leg.Served(snap, []byte(ask.Model))
 	if fail != nil {
 		return ask, nil, "", fail
@@ -195,7 +195,7 @@ func (r *Router) askForAdapter(ctx context.Context, nodes []*fleet.Node, c fleet
 func (r *Router) awaitAdapter(ctx context.Context, n *fleet.Node, c fleet.AdapterChange) string {
 	only := n.Info().OnlyModel
 	if only != "" && only != c.Name && !c.Unload {
-		if r.fleet.Load().Serves(n, c.Name) { // by a base in the settings
+		if r.known.fleet.Load().Serves(n, c.Name) { // by a base in the settings
 			return ""
 		}
 		return "but this backend serves model=" + only + " only; leave model= out, or set the adapter's base " +
@@ -203,7 +203,7 @@ func (r *Router) awaitAdapter(ctx context.Context, n *fleet.Node, c fleet.Adapte
 	}
 	ctx, cancel := context.WithTimeout(ctx, adapterListed)
 	defer cancel()
-	if !r.fleet.AwaitListed(ctx, n, c.Name, !c.Unload) {
+	if !r.known.fleet.AwaitListed(ctx, n, c.Name, !c.Unload) {
 		return "the engine has done so, but this router has not seen its new list of models yet"
 	}
 	return ""

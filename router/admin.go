@@ -25,7 +25,7 @@ import (
 
 // adminRoutes returns the handler of the admin port.
 func (r *Router) adminRoutes() http.Handler {
-	thresholds := r.thresholds.admin(r.admins)
+	thresholds := r.thresholds.admin(r.callers.admins)
 	routes := map[string]http.HandlerFunc{
 		"GET /healthz":             func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") },
 		"GET /readyz":              r.readyz,
@@ -50,7 +50,7 @@ func (r *Router) adminRoutes() http.Handler {
 		mux.HandleFunc(pattern, handle)
 	}
 	mux.HandleFunc("/", noRoute(routes))
-	return r.admins.guard(mux)
+	return r.callers.admins.guard(mux)
 }
 
 // noRoute answers a request that fits none of the routes with a list of them.
@@ -120,30 +120,33 @@ type modelView struct {
 }
 
 func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
-	snap := r.fleet.Load()
+	snap := r.known.fleet.Load()
 	view := struct {
 		fleet.View
 		Nodes       []nodeView      `json:"nodes"`
 		Models      []modelView     `json:"models"`
 		IndexBlocks int             `json:"index_blocks"`
 		Policy      *policy.InForce `json:"policy"` // of the models without a policy of their own
-	}{Models: []modelView{}, View: snap.View(time.Now()), IndexBlocks: r.index.Len(), Policy: r.inForce.Load()}
+	}{
+		Models: []modelView{}, View: snap.View(time.Now()), IndexBlocks: r.known.index.Len(),
+		Policy: r.policies.inForce.Load(),
+	}
 	if p := r.policyProblem(); p != nil {
 		view.Problems = append(slices.Clip(view.Problems), *p)
 	}
-	view.Problems = append(slices.Clip(view.Problems), r.authProblems()...)
+	view.Problems = append(slices.Clip(view.Problems), r.callers.authProblems()...)
 	view.Problems = append(slices.Clip(view.Problems), r.idleCascades(snap)...)
-	view.Problems = append(view.Problems, r.cacheProblems(snap)...)
+	view.Problems = append(view.Problems, r.known.cacheProblems(snap)...)
 	view.Problems = append(view.Problems, r.sharedPrompts(snap)...)
 	speeds := r.legs.Speeds(time.Now())
 	for _, n := range view.View.Nodes {
 		lifetime := 0.0
 		if node := snap.Node(n.ID); node != nil {
-			lifetime = r.lifetime(node).Seconds()
+			lifetime = r.known.lifetime(node).Seconds()
 		}
 		view.Nodes = append(view.Nodes, nodeView{n, lifetime, speeds[n.ID]})
 	}
-	failed := r.tokens.problems()
+	failed := r.known.tokens.problems()
 	for _, m := range view.View.Models {
 		own := modelView{m, failed[m.Name], nil}
 		if given := r.busy.Given(m.Name); !given.IsZero() {

@@ -13,7 +13,7 @@ import (
 // sharedPrompts says of which nodes nobody knows that their engines keep the cached prompts of
 // clients apart, and of which nodes the cache is off for that.
 func (r *Router) sharedPrompts(snap *fleet.Snapshot) (all []fleet.Problem) {
-	if r.salts == nil {
+	if r.callers.salts == nil {
 		return nil
 	}
 	for _, n := range snap.Nodes {
@@ -40,8 +40,8 @@ func (r *Router) explainedFor(asked *request.Request, req *http.Request) *apierr
 	tenant, id := req.URL.Query().Get("tenant"), req.URL.Query().Get("key")
 	switch {
 	case id != "":
-		if r.keys != nil {
-			asked.Who = r.keys.Set.Of(id)
+		if r.callers.keys != nil {
+			asked.Who = r.callers.keys.Set.Of(id)
 		}
 		if asked.Who == nil {
 			return &apierror.Error{Status: 400, Code: scan.CodeValue, Param: "key",
@@ -50,6 +50,6 @@ func (r *Router) explainedFor(asked *request.Request, req *http.Request) *apierr
 	case tenant != "":
 		asked.Who = &trust.Principal{Tenant: tenant}
 	}
-	asked.Salts = r.salts
+	asked.Salts = r.callers.salts
 	return nil
 }

@@ -72,8 +72,8 @@ func (r *Router) ReopenLogs() error {
 	if err := r.audit.Reopen(); err != nil {
 		errs = append(errs, fmt.Errorf("audit.log: %w", err))
 	}
-	if r.access != nil {
-		if err := r.access.Reopen(); err != nil {
+	if r.records.access != nil {
+		if err := r.records.access.Reopen(); err != nil {
 			errs = append(errs, fmt.Errorf("log.access: %w", err))
 		}
 	}
@@ -132,7 +132,7 @@ func (r *Router) acted(by, action, object string, err error) {
 
 // started records the router's start.
 func (r *Router) started() {
-	r.acted("", "start", "version "+buildinfo.String()+", "+r.serving.Addr().String(), nil)
+	r.acted("", "start", "version "+buildinfo.String()+", "+r.ports.serving.Addr().String(), nil)
 }
 
 // cordoned records the cordon of a node; empty: it was lifted.
@@ -155,7 +155,7 @@ func (r *Router) stored(model string, deleted bool) {
 
 // keyChanged records a change of an API key.
 func (r *Router) keyChanged(c keys.Change) {
-	r.acted(r.keys.Source(), "key "+c.What, c.ID+" of tenant "+c.Tenant, nil)
+	r.acted(r.callers.keys.Source(), "key "+c.What, c.ID+" of tenant "+c.Tenant, nil)
 }
 
 // readsOnly are the routes of the admin port that change nothing with another method than GET.

@@ -11,6 +11,8 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/isolation"
 	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/limits/shared"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -147,6 +149,16 @@ func keysProblem(err error) error {
 	return fmt.Errorf("auth.keys_file: %w", err)
 }
 
+// callers are the identities that may ask, and how much they may take.
+type callers struct {
+	keys   *keys.Follower   // nil: no API key counts
+	door   *auth.Door       // nil: everybody may ask
+	salts  *isolation.Salts // nil: clients share cached prompts
+	book   limits.Book      // of tenants and models
+	shared *shared.Limiter  // nil: the router counts limits alone
+	admins *adminRights     // of the admin port
+}
+
 // openDoor prepares the check of identities. A bad file stops the start; a provider that does not
 // answer does not.
 func (r *Router) openDoor() (err error) {
@@ -154,20 +166,22 @@ func (r *Router) openDoor() (err error) {
 	if !a.on() {
 		return nil
 	}
-	if r.salts, err = a.salts(); err != nil {
+	if r.callers.salts, err = a.salts(); err != nil {
 		return err
 	}
-	r.door = &auth.Door{Certificates: a.certificates()}
-	if r.door.Tokens, err = a.OIDC.verifier(r.log); err != nil {
+	r.callers.door = &auth.Door{Certificates: a.certificates()}
+	if r.callers.door.Tokens, err = a.OIDC.verifier(r.log); err != nil {
 		return err
 	}
 	if !a.keyed() {
 		return nil
 	}
 	set := &keys.Set{Changed: r.keyChanged}
-	r.keys = &keys.Follower{Set: set, File: a.KeysFile, Etcd: r.cluster, Log: r.log, Changed: r.endRevoked}
-	r.door.Keys = set
-	return keysProblem(r.keys.Load())
+	r.callers.keys = &keys.Follower{
+		Set: set, File: a.KeysFile, Etcd: r.known.cluster, Log: r.log, Changed: r.endRevoked,
+	}
+	r.callers.door.Keys = set
+	return keysProblem(r.callers.keys.Load())
 }
 
 // certificates returns the principals of client certificates.
@@ -188,12 +202,12 @@ func (r *Router) endRevoked() {
 }
 
 // authProblems says why the API keys, or the OIDC provider's, could not be read.
-func (r *Router) authProblems() (all []fleet.Problem) {
-	if why := r.keys.Problem(); why != "" {
+func (c *callers) authProblems() (all []fleet.Problem) {
+	if why := c.keys.Problem(); why != "" {
 		all = append(all, fleet.Problem{Subject: "API keys",
-			Reason: r.keys.Source() + ": " + why + "; the keys read last count on"})
+			Reason: c.keys.Source() + ": " + why + "; the keys read last count on"})
 	}
-	if v := r.tokenVerifier(); v != nil && v.Problem() != "" {
+	if v := c.tokenVerifier(); v != nil && v.Problem() != "" {
 		all = append(all, fleet.Problem{Subject: "OIDC provider",
 			Reason: v.Problem() + "; the keys read last count on"})
 	}

@@ -42,9 +42,9 @@ var tlsDefs = []metric.Def{
 }
 
 // readTLS emits the metrics of the serving port's certificate.
-func (r *Router) readTLS(emit func(def int, value float64, labels ...string)) {
-	if r.identity != nil {
-		emit(tlsCertificateEnd, float64(r.identity.NotAfter().Unix()))
-		emit(tlsReloadFailures, float64(r.identity.Failures()))
+func (p *ports) readTLS(emit func(def int, value float64, labels ...string)) {
+	if p.identity != nil {
+		emit(tlsCertificateEnd, float64(p.identity.NotAfter().Unix()))
+		emit(tlsReloadFailures, float64(p.identity.Failures()))
 	}
 }

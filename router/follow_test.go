@@ -27,21 +27,21 @@ func TestOnlyFollowAgentsFollows(t *testing.T) {
 	defer r.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- r.fleet.Run(ctx) }()
+	go func() { ended <- r.known.fleet.Run(ctx) }()
 	defer func() { stop(); <-ended }()
 
-	engines := func() int { return part(r, "events", "wanted").Len() }
-	caches := func() int { return part(r, "holdings", "static").Len() }
-	seen := r.follow(followed{})
+	engines := func() int { return part(&r.known, "events", "wanted").Len() }
+	caches := func() int { return part(&r.known, "holdings", "static").Len() }
+	seen := r.known.follow(followed{})
 	if err := r.Reload(ctx, []fleet.Backend{
 		{URL: "http://127.0.0.1:1", ID: "a", KVEvents: "tcp://127.0.0.1:2", KV: "127.0.0.1:3"},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if engines() != 0 || caches() != 0 || len(r.reloaded) != 1 {
-		t.Errorf("%d engines and %d caches are followed, woken %d times", engines(), caches(), len(r.reloaded))
+	if engines() != 0 || caches() != 0 || len(r.known.reloaded) != 1 {
+		t.Errorf("%d engines and %d caches are followed, woken %d times", engines(), caches(), len(r.known.reloaded))
 	}
-	if seen = r.follow(seen); engines() != 1 || caches() != 1 || seen != r.follow(seen) {
+	if seen = r.known.follow(seen); engines() != 1 || caches() != 1 || seen != r.known.follow(seen) {
 		t.Errorf("%d engines and %d caches are followed", engines(), caches())
 	}
 }

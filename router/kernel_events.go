@@ -48,11 +48,11 @@ var peerDefs = []metric.Def{
 	},
 }
 
-func (r *Router) readPeers(emit func(def int, value float64, labels ...string)) {
-	if r.peers == nil {
+func (k *knowledge) readPeers(emit func(def int, value float64, labels ...string)) {
+	if k.peers == nil {
 		return
 	}
-	s := r.peers.Stats()
+	s := k.peers.Stats()
 	emit(peersConnected, metric.Bool(s.Connected.Load()))
 	emit(peersWatched, float64(s.Peers.Load()))
 	emit(peersLeftOut, float64(s.LeftOut.Load()))
@@ -61,7 +61,7 @@ func (r *Router) readPeers(emit func(def int, value float64, labels ...string)) 
 	}
 	emit(peersLost, float64(s.RingFull.Load()), "ring")
 	emit(peersLost, float64(s.Slow.Load()), "agent")
-	emit(peersLost, float64(r.fleet.Untold()), "router")
+	emit(peersLost, float64(k.fleet.Untold()), "router")
 	emit(peersBreaks, float64(s.Breaks.Load()))
 	emit(peersMalformed, float64(s.Malformed.Load()))
 }

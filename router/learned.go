@@ -48,8 +48,8 @@ var learnedDefs = []metric.Def{
 	},
 }
 
-func (r *Router) readLearned(emit func(def int, value float64, labels ...string)) {
-	s := r.tokens.taught.Stats()
+func (k *knowledge) readLearned(emit func(def int, value float64, labels ...string)) {
+	s := k.tokens.taught.Stats()
 	emit(learnedEntries, float64(s.Entries))
 	emit(learnedBytes, float64(s.Bytes))
 	emit(learnedPrompts, float64(s.Hits), "known")

@@ -82,7 +82,7 @@ var limitDefs = []metric.Def{
 	},
 }
 
-func (r *Router) readLimits(emit func(def int, value float64, labels ...string)) {
-	emit(0, float64(r.book.Accounts()))
-	r.book.Each(func(tenant, model, limit string, used float64) { emit(1, used, tenant, model, limit) })
+func (c *callers) readLimits(emit func(def int, value float64, labels ...string)) {
+	emit(0, float64(c.book.Accounts()))
+	c.book.Each(func(tenant, model, limit string, used float64) { emit(1, used, tenant, model, limit) })
 }

@@ -184,27 +184,27 @@ const modelsAgain = time.Minute
 
 // followModels loads tokenizers as the models' settings change, until ctx ends. The fleet watches
 // the settings in etcd, and wakes followModels after a change there or a reload.
-func (r *Router) followModels(ctx context.Context) error {
+func (k *knowledge) followModels(ctx context.Context) error {
 	retry := time.NewTimer(modelsAgain)
 	defer retry.Stop()
 	for {
 		again := false
 		select {
-		case <-r.settled:
+		case <-k.settled:
 		case <-retry.C:
-			again = len(r.tokens.problems())+len(r.tokens.unfollowed) > 0
+			again = len(k.tokens.problems())+len(k.tokens.unfollowed) > 0
 			retry.Reset(modelsAgain)
 		case <-ctx.Done():
 			return nil
 		}
-		wanted := filesOf(r.fleet.Load().Settings)
-		if !again && maps.Equal(wanted, r.tokens.from) {
+		wanted := filesOf(k.fleet.Load().Settings)
+		if !again && maps.Equal(wanted, k.tokens.from) {
 			continue
 		}
 		retry.Reset(modelsAgain)
-		failed := r.tokens.load(wanted, again)
+		failed := k.tokens.load(wanted, again)
 		for _, name := range slices.Sorted(maps.Keys(failed)) {
-			r.log.Error("a model's tokenizer cannot be used, so its prompts are predicted from their text, or by the "+
+			k.log.Error("a model's tokenizer cannot be used, so its prompts are predicted from their text, or by the "+
 				"tokenizer before", "model", name, "tokenizer", wanted[name].directory, "error", failed[name])
 		}
 	}

@@ -256,39 +256,39 @@ func (emit emitter) all(values []float64, labels ...string) {
 func (r *Router) observe() {
 	s := r.metrics.Set
 	s.Read(routerDefs, func(emit func(def int, value float64, labels ...string)) {
-		snap, told := r.fleet.Load(), r.fleet.Signals()
+		snap, told := r.known.fleet.Load(), r.known.fleet.Signals()
 		resuming, resume := r.plans.Resuming()
 		emitter(emit).all([]float64{
 			routerConnections:     float64(r.gateway.Connections()),
 			routerStreams:         float64(r.gateway.Streams()),
 			routerInFlight:        float64(r.gate.InFlight()),
-			routerIndexBlocks:     float64(r.index.Len()),
+			routerIndexBlocks:     float64(r.known.index.Len()),
 			routerFleetNodes:      float64(len(snap.Nodes)),
 			routerFleetStale:      metric.Bool(snap.Stale),
 			routerReloadFailed:    metric.Bool(r.reloadFailed.Load()),
-			routerFleetMalformed:  float64(r.fleet.Malformed()),
+			routerFleetMalformed:  float64(r.known.fleet.Malformed()),
 			routerSignalReadings:  float64(told.Readings.Load()),
 			routerSignalBreaks:    float64(told.Broken.Load()),
 			routerSignalMalformed: float64(told.Malformed.Load()),
-			routerConnectionLooks: float64(r.fleet.Looks()),
+			routerConnectionLooks: float64(r.known.fleet.Looks()),
 			routerBodyBytes:       float64(r.gateway.BodyBytes()),
 			routerResumeBytes:     float64(resume),
 			routerResuming:        float64(resuming),
-			routerKeys:            float64(r.keys.Len()),
-			routerKeysStale:       metric.Bool(r.keys.Problem() != ""),
+			routerKeys:            float64(r.callers.keys.Len()),
+			routerKeysStale:       metric.Bool(r.callers.keys.Problem() != ""),
 		})
 	})
-	s.Read(tlsDefs, r.readTLS)
-	s.Read(limitDefs, r.readLimits)
-	s.Read(sharedDefs, r.readShared)
-	s.Read(usageDefs, r.readUsage)
+	s.Read(tlsDefs, r.ports.readTLS)
+	s.Read(limitDefs, r.callers.readLimits)
+	s.Read(sharedDefs, r.callers.readShared)
+	s.Read(usageDefs, r.records.readUsage)
 	s.Read(sessionDefs, r.readSessions)
-	s.Read(oidcDefs, r.readOIDC)
+	s.Read(oidcDefs, r.callers.readOIDC)
 	s.Read(queueDefs, r.readQueue)
-	s.Read(peerDefs, r.readPeers)
-	s.Read(holdingsGauges, r.readHoldings)
-	s.Read(eventDefs, r.readEvents)
-	s.Read(learnedDefs, r.readLearned)
+	s.Read(peerDefs, r.known.readPeers)
+	s.Read(holdingsGauges, r.known.readHoldings)
+	s.Read(eventDefs, r.known.readEvents)
+	s.Read(learnedDefs, r.known.readLearned)
 	s.Read(nodeGauges, r.readNodes)
 	s.Read(poolGauges, func(emit func(def int, value float64, labels ...string)) {
 		r.gate.Each(func(model, role string, inFlight, limit int64) {
@@ -381,8 +381,8 @@ var holdingsGauges = []metric.Def{
 	},
 }
 
-func (r *Router) readHoldings(emit func(def int, value float64, labels ...string)) {
-	h := r.holdings.Stats()
+func (k *knowledge) readHoldings(emit func(def int, value float64, labels ...string)) {
+	h := k.holdings.Stats()
 	emitter(emit).all([]float64{
 		holdingsCaches:            float64(h.Caches),
 		holdingsLive:              float64(h.Live),
@@ -443,14 +443,14 @@ var eventDefs = func() []metric.Def {
 	return defs
 }()
 
-func (r *Router) readEvents(emit func(def int, value float64, labels ...string)) {
-	snap := r.fleet.Load()
+func (k *knowledge) readEvents(emit func(def int, value float64, labels ...string)) {
+	snap := k.fleet.Load()
 	for _, n := range snap.Nodes {
-		if r.untokenised(snap, n) != "" {
+		if k.untokenised(snap, n) != "" {
 			emit(eventsUntokenised, 1, n.ID)
 		}
 	}
-	r.events.Each(func(node string, s *kvevents.Stats) {
+	k.events.Each(func(node string, s *kvevents.Stats) {
 		emit(eventsFollowing, metric.Bool(s.Following), node)
 		emit(eventsComplete, metric.Bool(s.Complete), node)
 		emit(eventsBlocks, float64(s.Blocks), node)
@@ -465,7 +465,7 @@ var states = []health.State{health.Unproven, health.Healthy, health.HalfOpen, he
 func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) {
 	now := time.Now()
 	r.legs.Slowdowns(now, func(node, part string, ratio float64) { emit(nodeSlowdown, ratio, node, part) })
-	for _, n := range r.fleet.Load().Nodes {
+	for _, n := range r.known.fleet.Load().Nodes {
 		ok, _ := n.Eligible(now)
 		times, cut := n.Health.Suspected()
 		emitter(emit).all([]float64{
@@ -475,7 +475,7 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 			nodeSuspect:       metric.Bool(n.Health.Suspect()),
 			nodeSuspected:     float64(times),
 			nodeSilentCut:     float64(cut),
-			nodeBlockLifetime: r.lifetime(n).Seconds(),
+			nodeBlockLifetime: r.known.lifetime(n).Seconds(),
 			nodePrefill:       float64(n.OwnPrefill(now)),
 			nodeBlocks:        n.Blocks(),
 		}, n.ID)
@@ -498,17 +498,6 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 			emit(nodePathTimeouts, float64(p.Timeouts), n.ID)
 		}
 	}
-}
-
-// lifetime returns how long an unused block counts as cached at a node, at its rank with the
-// shortest lifetime.
-func (r *Router) lifetime(n *fleet.Node) (shortest time.Duration) {
-	for i, rank := range n.Ranks() {
-		if d := r.index.Lifetime(rank.Ref()); i == 0 || d < shortest {
-			shortest = d
-		}
-	}
-	return shortest
 }
 
 // readSignals emits the known load of the node, and its age.

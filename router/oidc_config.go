@@ -123,11 +123,11 @@ func (f *following) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // tokenVerifier returns the check of tokens, or nil if none counts.
-func (r *Router) tokenVerifier() *oidc.Verifier {
-	if r.door == nil {
+func (c *callers) tokenVerifier() *oidc.Verifier {
+	if c.door == nil {
 		return nil
 	}
-	return r.door.Tokens
+	return c.door.Tokens
 }
 
 // These are the indices of oidcDefs.
@@ -161,8 +161,8 @@ var oidcDefs = []metric.Def{
 	},
 }
 
-func (r *Router) readOIDC(emit func(def int, value float64, labels ...string)) {
-	v := r.tokenVerifier()
+func (c *callers) readOIDC(emit func(def int, value float64, labels ...string)) {
+	v := c.tokenVerifier()
 	if v == nil {
 		return
 	}

@@ -2,10 +2,7 @@ package router
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
-	"maps"
-	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/pki"
@@ -75,80 +72,6 @@ func (c *Config) eventSources(backends []fleet.Backend, s *fleet.Snapshot) (sour
 		}
 	}
 	return sources
-}
-
-// caches returns the cache daemons that backends name, and the agents that report their engines'
-// blocks themselves.
-func (r *Router) caches(of followed) map[string]string {
-	all := map[string]string{}
-	for _, n := range of.fleet.Nodes {
-		if at := n.Info().KVEvents; at != "" && r.config.Prefix.KVEvents {
-			all["agent "+n.ID] = at // no node names this address; the engine is known by the node's id
-		}
-	}
-	maps.Copy(all, staticCaches(*of.backends))
-	return all
-}
-
-// agentsEvery is the time between two looks for agents that report their engines' blocks
-// themselves.
-const agentsEvery = 500 * time.Millisecond
-
-// followAgents follows the agents that report their engines' blocks themselves, and the ranks of
-// backends whose KV events the router follows. Only followAgents says what is followed.
-func (r *Router) followAgents(ctx context.Context) error {
-	tick := time.NewTicker(agentsEvery)
-	defer tick.Stop()
-	var seen followed
-	var warned warnings
-	caches := logged{message: "cached blocks do not count as configured"}
-	shared := logged{message: "cached prompts are not kept apart as configured"}
-	for {
-		seen = r.follow(seen)
-		warned.look(seen.fleet, &r.config.Router, r.log)
-		caches.look(time.Now(), func() []fleet.Problem { return r.cacheMistakes(seen.fleet) }, r.log)
-		shared.look(time.Now(), func() []fleet.Problem { return r.sharedPrompts(seen.fleet) }, r.log)
-		select {
-		case <-tick.C:
-		case <-r.reloaded:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// followed is the fleet and the backends whose KV events and cache daemons the router follows.
-type followed struct {
-	fleet    *fleet.Snapshot
-	backends *[]fleet.Backend
-}
-
-// follow follows the present fleet and backends, if they are not those that were seen.
-func (r *Router) follow(seen followed) followed {
-	backends := r.backends.Load() // before the fleet, which then is one with these backends
-	now := followed{r.fleet.Load(), backends}
-	if now != seen {
-		r.holdings.SetStatic(r.caches(now))
-		r.events.Set(r.config.eventSources(*now.backends, now.fleet))
-	}
-	return now
-}
-
-// onlyModel returns the only model of a node that is no LoRA adapter, or "" without exactly one.
-func (r *Router) onlyModel(node string) string {
-	if n := r.fleet.Load().Node(node); n != nil {
-		if models := n.Info().Bases(); len(models) == 1 {
-			return models[0]
-		}
-	}
-	return ""
-}
-
-// adapterUsed notes that a node's engine stores blocks of a LoRA adapter.
-func (r *Router) adapterUsed(node string, name []byte) {
-	if n := r.fleet.Load().Node(node); n != nil {
-		n.UseAdapterBytes(name, time.Now())
-	}
 }
 
 // promoteModes are the values of router.promote.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -19,12 +20,19 @@ const policyFileInterval = time.Second // between looks at the policy file
 // defaultPolicy is the source of the policy while no document is known.
 const defaultPolicy = "default: no document is known"
 
+// policies are the fleet's policy in force, and its source. One goroutine at a time sets them.
+type policies struct {
+	current atomic.Pointer[policy.Policy]
+	inForce atomic.Pointer[policy.InForce] // current, for people
+	file    []byte                         // contents of the policy file when the router was made
+}
+
 // policySource returns where policy documents come from.
 func (r *Router) policySource() string {
 	switch name := r.config.Router.PolicyFile; {
 	case name != "":
 		return "file " + name
-	case r.cluster != nil:
+	case r.known.cluster != nil:
 		return "etcd " + cluster.PolicyKey
 	}
 	return defaultPolicy
@@ -39,7 +47,7 @@ func (r *Router) startPolicy() error {
 		if err != nil {
 			return policyFileProblem(err)
 		}
-		r.policyDoc, source = doc, r.policySource()
+		r.policies.file, source = doc, r.policySource()
 		if p, err = policy.Parse(doc); err != nil {
 			return fmt.Errorf("router.policy_file %s: %w", name, err)
 		}
@@ -64,17 +72,17 @@ func (r *Router) putPolicy(p *policy.Policy, source string) error {
 		p = &own
 	}
 	in.Mode, in.Settings = p.Mode.String(), p
-	r.policy.Store(p)
-	r.inForce.Store(in)
+	r.policies.current.Store(p)
+	r.policies.inForce.Store(in)
 	return nil
 }
 
 // refusePolicy notes why the newest document is not in force. The next policy in force has no such
 // note.
 func (r *Router) refusePolicy(reason string, unread bool) {
-	in := *r.inForce.Load()
+	in := *r.policies.inForce.Load()
 	in.Refused = &policy.Refusal{Source: r.policySource(), Reason: reason, Unread: unread, At: time.Now()}
-	r.inForce.Store(&in)
+	r.policies.inForce.Store(&in)
 }
 
 // followPolicy puts every new policy document in force until ctx ends.
@@ -82,8 +90,8 @@ func (r *Router) followPolicy(ctx context.Context) error {
 	switch {
 	case r.config.Router.PolicyFile != "":
 		return r.followPolicyFile(ctx)
-	case r.cluster != nil:
-		return ignoreCanceled(ctx, r.cluster.WatchPolicy(ctx, r.takePolicy))
+	case r.known.cluster != nil:
+		return ignoreCanceled(ctx, r.known.cluster.WatchPolicy(ctx, r.takePolicy))
 	}
 	<-ctx.Done()
 	return nil
@@ -98,7 +106,7 @@ func ignoreCanceled(ctx context.Context, err error) error {
 
 func (r *Router) followPolicyFile(ctx context.Context) error {
 	name := r.config.Router.PolicyFile
-	last, unread := r.policyDoc, ""
+	last, unread := r.policies.file, ""
 	tick := time.NewTicker(policyFileInterval)
 	defer tick.Stop()
 	for {
@@ -141,7 +149,7 @@ func (r *Router) takePolicy(doc []byte) {
 		source = r.policySource()
 		if p, err = policy.Parse(doc); err != nil {
 			r.log.Error("policy refused, the one in force stays", "source", source, "in_force",
-				r.inForce.Load().Source, "error", err)
+				r.policies.inForce.Load().Source, "error", err)
 			r.metrics.PolicyReloads.WithLabelValues("refused").Inc()
 			r.refusePolicy(err.Error(), false)
 			r.acted(source, "policy", "", err)
@@ -156,12 +164,12 @@ func (r *Router) takePolicy(doc []byte) {
 		r.log.Warn("settings of the policy that have no effect", "settings", ignored)
 	}
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
-	r.acted(source, "policy", "mode "+r.inForce.Load().Mode, nil)
+	r.acted(source, "policy", "mode "+r.policies.inForce.Load().Mode, nil)
 }
 
 // applyPolicy applies the parts of the fleet's policy that are not about picking, and logs it.
 func (r *Router) applyPolicy() {
-	in := r.inForce.Load()
+	in := r.policies.inForce.Load()
 	p, limit := in.Settings, r.config.Router.Admission.MaxQueue
 	if p.MaxQueue > 0 {
 		limit = p.MaxQueue
@@ -180,7 +188,7 @@ func (r *Router) applyPolicy() {
 
 // policyProblem returns the problem of a policy that is not in force; nil if there is none.
 func (r *Router) policyProblem() *fleet.Problem {
-	refused := r.inForce.Load().Refused
+	refused := r.policies.inForce.Load().Refused
 	if refused == nil {
 		return nil
 	}

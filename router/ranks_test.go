@@ -325,7 +325,6 @@ func TestRanksOfAnAgent(t *testing.T) {
 // each rank by itself, and keeps new prompts away from the rank with requests by its books. The
 // engine publishes events all the same.
 func TestRanksWithoutKVEvents(t *testing.T) {
-	t.Parallel()
 	for _, mode := range []string{"score", "cost"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -151,11 +151,11 @@ var sharedDefs = []metric.Def{
 	},
 }
 
-func (r *Router) readShared(emit func(def int, value float64, labels ...string)) {
-	if r.shared == nil {
+func (c *callers) readShared(emit func(def int, value float64, labels ...string)) {
+	if c.shared == nil {
 		return
 	}
-	s := r.shared.Stats()
+	s := c.shared.Stats()
 	emit(0, metric.Bool(!s.Away))
 	for i, v := range []int64{s.Routers, s.RoundTrips, s.Failures, s.Waits, s.Late + s.Full, s.Unsettled, s.Dropped} {
 		emit(1+i, float64(v))

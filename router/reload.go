@@ -5,25 +5,17 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // Reload replaces the static backends.
 func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
-	if err := r.fleet.Reload(ctx, backends); err != nil {
+	if err := r.known.fleet.Reload(ctx, backends); err != nil {
 		return err
 	}
-	r.setBackends(backends)
+	r.known.setBackends(backends)
 	return nil
-}
-
-// setBackends records the backends of the fleet's latest list. followAgents then follows their
-// cache daemons and KV events.
-func (r *Router) setBackends(backends []fleet.Backend) {
-	r.backends.Store(&backends)
-	await.Wake(r.reloaded)
 }
 
 // NoteReload records the result of the last reload, for the metrics and the audit log.
@@ -58,10 +50,10 @@ func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, 
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := r.fleet.Configure(ctx, list, next.modelSettings()); err != nil {
+	if err := r.known.fleet.Configure(ctx, list, next.modelSettings()); err != nil {
 		return 0, nil, err
 	}
-	r.setBackends(list)
-	r.book.Put(next.limitSettings())
+	r.known.setBackends(list)
+	r.callers.book.Put(next.limitSettings())
 	return len(list), kept, nil
 }

@@ -5,93 +5,54 @@ package router
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync/atomic"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/audit"
-	"github.com/cognitora/dataplane/internal/await"
-	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
-	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
-	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/busy"
-	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
-	"github.com/cognitora/dataplane/router/holdings"
-	"github.com/cognitora/dataplane/router/isolation"
-	"github.com/cognitora/dataplane/router/keys"
-	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
-	"github.com/cognitora/dataplane/router/limits"
-	"github.com/cognitora/dataplane/router/limits/shared"
 	"github.com/cognitora/dataplane/router/metrics"
-	"github.com/cognitora/dataplane/router/peerevents"
 	"github.com/cognitora/dataplane/router/plan"
-	"github.com/cognitora/dataplane/router/policy"
-	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/queue"
-	"github.com/cognitora/dataplane/router/tally"
-	"github.com/cognitora/dataplane/router/traces"
 	"github.com/cognitora/dataplane/router/where"
 )
 
 // Router is one router process. Make a Router with New, then Run it once, or Close it.
 type Router struct {
-	config  *Config
-	log     *slog.Logger
-	serving net.Listener
-	adminAt net.Listener
+	config   *Config
+	log      *slog.Logger
+	metrics  *metrics.Router
+	ports    ports
+	handover handover
+	known    knowledge
+	policies policies
+	callers  callers
+	records  records
 
-	tls, adminTLS *tls.Config   // of the serving port and of the admin port; nil: plain HTTP
-	identity      *pki.Identity // that tls shows
+	// These parts answer requests.
+	gate       *admission.Gate
+	busy       *busy.Settings
+	thresholds *thresholds
+	watcher    *relay.Watcher
+	loops      *relay.Loops
+	sessions   *affinity.Sessions // nil: off
+	queue      *queue.Queue       // nil: off
+	legs       *leg.Dispatcher
+	plans      *plan.Planner
+	gateway    *gateway.Gateway
+	admin      *adminport.Server
 
-	cluster      *cluster.Client // nil: static backends only
-	fleet        *fleet.Fleet
-	index        *prefix.Index
-	holdings     *holdings.Map
-	tokens       *tokenizers
-	settled      chan struct{} // woken after a change of the models' settings
-	events       *kvevents.Followers
-	peers        *peerevents.Client // nil without router.kernel_events
-	policy       atomic.Pointer[policy.Policy]
-	inForce      atomic.Pointer[policy.InForce] // policy, for people; set by one goroutine at a time
-	backends     atomic.Pointer[[]fleet.Backend]
-	reloaded     chan struct{} // woken after a change of backends
-	policyDoc    []byte        // contents of the policy file when the router was made
-	gate         *admission.Gate
-	busy         *busy.Settings
-	thresholds   *thresholds
-	metrics      *metrics.Router
-	watcher      *relay.Watcher
-	loops        *relay.Loops
-	access       *accesslog.Logger
-	audit        *audit.Log         // nil: off
-	traces       *traces.Tracer     // nil: off
-	tally        *tally.Tally       // nil: off
-	sessions     *affinity.Sessions // nil: off
-	queue        *queue.Queue       // nil: off
-	legs         *leg.Dispatcher
-	plans        *plan.Planner
-	keys         *keys.Follower   // nil: no API key counts
-	door         *auth.Door       // nil: everybody may ask
-	salts        *isolation.Salts // nil: clients share cached prompts
-	book         limits.Book      // of tenants and models
-	shared       *shared.Limiter  // nil: the router counts limits alone
-	gateway      *gateway.Gateway
-	admin        *adminport.Server
-	admins       *adminRights
-	handover     handover
+	audit        *audit.Log  // nil: off
 	reloadFailed atomic.Bool // the last reload failed
 }
 
@@ -100,8 +61,7 @@ func New(c Config) (r *Router, err error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
 	}
-	r = &Router{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: metrics.New(), busy: new(busy.Settings),
-		reloaded: make(chan struct{}, 1)}
+	r = &Router{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: metrics.New(), busy: new(busy.Settings)}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -113,12 +73,6 @@ func New(c Config) (r *Router, err error) {
 	if err = r.open(); err != nil {
 		return r, err
 	}
-	if r.tls, r.identity, err = c.TLS.server(); err != nil {
-		return r, err
-	}
-	if r.adminTLS, err = c.AdminTLS.Config(); err != nil {
-		return r, err
-	}
 	if r.watcher, err = relay.NewWatcher(); err != nil {
 		return r, fmt.Errorf("watching client connections: %w", err)
 	}
@@ -126,22 +80,13 @@ func New(c Config) (r *Router, err error) {
 		nil {
 		return r, fmt.Errorf("starting the relay's loops: %w", err)
 	}
-	if err = r.openAccessLog(); err != nil {
+	if err = r.records.open(r); err != nil {
 		return r, err
 	}
 	if r.audit, err = c.Audit.open(r); err != nil {
 		return r, err
 	}
 	r.adviseLogs()
-	if r.traces, err = c.Traces.open(r.metrics, r.log); err != nil {
-		return r, err
-	}
-	if r.tally, err = c.Usage.open(r); err != nil {
-		return r, err
-	}
-	r.index = prefix.NewIndex(prefix.Options{
-		MaxBlocks: c.Prefix.MaxBlocks, PruneTo: c.Prefix.PruneTargetRatio, Lifetime: c.Prefix.TTL.Std(),
-	})
 	if err = r.joinFleet(); err != nil {
 		return r, err
 	}
@@ -151,35 +96,15 @@ func New(c Config) (r *Router, err error) {
 	if err = r.openDoor(); err != nil {
 		return r, err
 	}
-	if r.shared, err = c.RateLimit.open(r.log); err != nil {
+	if r.callers.shared, err = c.RateLimit.open(r.log); err != nil {
 		return r, err
 	}
-	if r.tokens, err = c.loadTokens(r.log); err != nil {
+	if r.known.tokens, err = c.loadTokens(r.log); err != nil {
 		return r, err
 	}
 	r.assemble()
 	return r, nil
 }
-
-// open binds the listeners, or takes them over.
-func (r *Router) open() (err error) {
-	if err = r.claim(); err != nil {
-		return err
-	}
-	if r.serving, err = r.listen("router.listen", "--listen", r.config.Router.Listen); err != nil {
-		return err
-	}
-	if r.adminAt, err = r.listen("router.admin", "--admin", r.config.Router.Admin); err != nil {
-		return err
-	}
-	return r.openTakeover()
-}
-
-// Addr returns the address of the serving port.
-func (r *Router) Addr() net.Addr { return r.serving.Addr() }
-
-// AdminAddr returns the address of the admin port.
-func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 
 // panicked is called when a bug has ended a stream.
 func (r *Router) panicked(p any) {
@@ -187,75 +112,10 @@ func (r *Router) panicked(p any) {
 	r.metrics.Panics.Inc()
 }
 
-func (r *Router) openAccessLog() (err error) {
-	if r.config.Log.Access == "" {
-		return nil
-	}
-	r.access, err = accesslog.New(accesslog.Options{
-		Path: r.config.Log.Access, Queue: r.config.Log.AccessQueue, Dropped: r.metrics.AccessDropped.Inc,
-		Failed: func(err error, lines int) {
-			r.metrics.AccessDropped.Add(float64(lines))
-			r.log.Error("access log not written", "error", err, "lines", lines)
-		},
-	})
-	if err != nil {
-		return accessLogProblem(err)
-	}
-	return nil
-}
-
-// joinFleet prepares the sources of nodes.
-func (r *Router) joinFleet() error {
-	c := r.config
-	backends, err := c.backends()
-	if err != nil {
-		return err
-	}
-	r.settled = make(chan struct{}, 1)
-	o := fleet.Options{
-		Backends: backends, Models: c.modelSettings(), Policies: r.applyModelPolicies, Index: r.index, Logger: r.log,
-		Settings: func() { await.Wake(r.settled) },
-		Lag:      func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
-		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
-		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
-		Warm:     c.Router.Warm,
-		Cordoned: r.cordoned,
-		Stored:   r.stored,
-	}
-	if len(c.Etcd.Endpoints) > 0 {
-		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {
-			return err
-		}
-		o.Cluster = r.cluster
-	}
-	if o.AgentTLS, err = c.Upstream.client(pki.Agent); err != nil {
-		return err
-	}
-	cacheTLS, err := c.Upstream.client(pki.KVCached, pki.Agent)
-	if err != nil {
-		return err
-	}
-	r.backends.Store(&backends)
-	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Adapter: r.adapterUsed, Logger: r.log})
-	r.holdings = holdings.New(holdings.Options{
-		Cluster: r.cluster, Static: staticCaches(backends), Setting: r.cacheSetting, Local: r.events.Watch,
-		TLS:       cacheTLS,
-		MaxBlocks: c.Prefix.MaxHeld, NoEngines: !c.Prefix.KVEvents, Promote: promoteModes[c.Router.Promote],
-		Logger: r.log,
-	})
-	if r.fleet, err = fleet.New(o); err != nil {
-		return err
-	}
-	if at := c.Router.KernelEvents; at != "" {
-		r.peers = peerevents.New(peerevents.Options{Path: at, Fleet: r.fleet, Logger: r.log})
-	}
-	return nil
-}
-
 // assemble connects the parts of the request path.
 func (r *Router) assemble() {
 	c := r.config
-	r.book.Put(c.limitSettings())
+	r.callers.book.Put(c.limitSettings())
 	r.gate = admission.New(admission.Options{MaxQueue: c.Router.Admission.MaxQueue, Global: c.Router.Admission.Global})
 	var memo *where.Memo
 	if c.Prefix.Memo > 0 {
@@ -266,35 +126,36 @@ func (r *Router) assemble() {
 	waiting := c.Router.Queue.waiting()
 	r.queue = waiting.Queue
 	r.legs = leg.New(leg.Parts{
-		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Logger: r.log,
-		Busy: r.busy,
+		Fleet: r.known.fleet, Policy: &r.policies.current, Gate: r.gate, Metrics: r.metrics, Stored: stored,
+		Logger: r.log, Busy: r.busy,
 		Where: &where.Finder{
-			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens.set, Learned: r.tokens.taught,
-			Metrics: r.metrics,
+			Index: r.known.index, Memo: memo, Holdings: r.known.holdings, Tokens: r.known.tokens.set,
+			Learned: r.known.tokens.taught, Metrics: r.metrics,
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 		Waiting: waiting,
 	}, c.legOptions())
 	r.plans = plan.New(plan.Parts{
-		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
+		Legs: r.legs, Fleet: r.known.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
 		Cascades: c.Router.Cascade.parts(),
 		Resume:   c.Router.Resume.settings(c.Retry.MaxNodes, c.Limits.MaxBodyTotal),
 	})
-	r.thresholds = &thresholds{r.fleet, r.busy, r.log}
+	r.thresholds = &thresholds{r.known.fleet, r.busy, r.log}
 	parts := gateway.Parts{
-		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Salts: r.salts,
-		Audit: r.audit, Limits: &r.book, Shared: r.shared, Tally: r.tally, Logger: r.log, Admin: c.Router.Admin,
+		Plans: r.plans, Scans: memo.Scans(), Fleet: r.known.fleet, Metrics: r.metrics,
+		Watcher: r.watcher, Loops: r.loops, Audit: r.audit, Logger: r.log, Admin: c.Router.Admin,
+		Access: r.records.access, Traces: r.records.traces, Tally: r.records.tally,
+		Auth: r.callers.door, Salts: r.callers.salts, Limits: &r.callers.book, Shared: r.callers.shared,
 	}
-	if r.door != nil {
+	if r.callers.door != nil {
 		parts.Thresholds = r.auditedThresholds
 	}
 	bounds := c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log))
 	r.gateway = gateway.New(parts, bounds, c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
-	r.admins = &adminRights{&c.AdminTLS, r.door}
-	r.admin = adminport.New(r.handover.closing(r.audited(r.adminRoutes())), r.adminTLS, r.log)
+	r.callers.admins = &adminRights{&c.AdminTLS, r.callers.door}
+	r.admin = adminport.New(r.handover.closing(r.audited(r.adminRoutes())), r.ports.adminTLS, r.log)
 	r.admin.ConnState = r.handover.count
 }
 
@@ -309,30 +170,30 @@ func (r *Router) Run(drain, force context.Context) error {
 	work, stop := context.WithCancel(force)
 	defer stop()
 	g := lifecycle.NewGroup(work)
-	g.Go("fleet", r.fleet.Run)
+	g.Go("fleet", r.known.fleet.Run)
 	g.Go("legs", r.legs.Run)
 	if r.queue != nil {
 		g.Go("queue", r.queue.Run)
 	}
-	g.Go("holdings", r.holdings.Run)
-	g.Go("kv events", r.events.Run)
+	g.Go("holdings", r.known.holdings.Run)
+	g.Go("kv events", r.known.events.Run)
 	g.Go("agents' events", r.followAgents)
 	g.Go("policy", r.followPolicy)
-	g.Go("models", r.followModels)
-	if r.keys != nil {
-		g.Go("API keys", r.keys.Run)
+	g.Go("models", r.known.followModels)
+	if r.callers.keys != nil {
+		g.Go("API keys", r.callers.keys.Run)
 	}
-	if v := r.tokenVerifier(); v != nil {
+	if v := r.callers.tokenVerifier(); v != nil {
 		g.Go("OIDC", v.Run)
 	}
-	if r.shared != nil {
-		g.Go("shared limits", r.shared.Run)
+	if r.callers.shared != nil {
+		g.Go("shared limits", r.callers.shared.Run)
 	}
-	if r.tally != nil {
-		g.Go("usage", r.tally.Run)
+	if r.records.tally != nil {
+		g.Go("usage", r.records.tally.Run)
 	}
-	if r.peers != nil {
-		g.Go("kernel events", r.peers.Run)
+	if r.known.peers != nil {
+		g.Go("kernel events", r.known.peers.Run)
 	}
 	if r.handover.claim != nil {
 		if err := r.await(g.Context(), drain); err != nil {
@@ -340,13 +201,13 @@ func (r *Router) Run(drain, force context.Context) error {
 			return errors.Join(fmt.Errorf("--takeover: %w", err), g.Wait())
 		}
 	}
-	g.Go("admin", func(context.Context) error { return r.admin.Serve(r.adminAt) })
-	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })
+	g.Go("admin", func(context.Context) error { return r.admin.Serve(r.ports.admin) })
+	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.ports.serving, r.ports.servingTLS) })
 	r.serves()
 	r.started()
 	r.offer(g)
-	r.log.Info("router serves", "address", r.serving.Addr().String(), "admin", r.adminAt.Addr().String(), "mode",
-		r.policy.Load().Mode.String())
+	r.log.Info("router serves", "address", r.Addr().String(), "admin", r.AdminAddr().String(), "mode",
+		r.policies.current.Load().Mode.String())
 	g.Go("drain", func(ctx context.Context) error {
 		select {
 		case <-drain.Done():
@@ -388,35 +249,17 @@ func (r *Router) drain(force context.Context) {
 
 // Close frees everything that New has made. Run itself calls Close.
 func (r *Router) Close() {
-	for _, l := range []net.Listener{r.serving, r.adminAt} {
-		if l != nil {
-			l.Close()
-		}
-	}
-	if r.handover.at != nil {
-		r.handover.at.Close()
-	}
-	if r.handover.claim != nil {
-		r.handover.claim.Close()
-	}
+	r.ports.close()
+	r.handover.close()
 	if r.loops != nil {
 		r.loops.Close()
 	}
 	if r.watcher != nil {
 		r.watcher.Close()
 	}
-	if r.index != nil {
-		r.index.Close()
-	}
-	if r.cluster != nil {
-		r.cluster.Close()
-	}
-	if err := r.tally.Close(); err != nil { // before the logs, which may hang
+	r.known.close()
+	if err := r.records.close(); err != nil {
 		r.log.Error("usage is lost", "usage.dir", r.config.Usage.Dir, "error", err)
 	}
-	if r.access != nil {
-		r.access.Close()
-	}
 	r.audit.Close()
-	r.traces.Close()
 }

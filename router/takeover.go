@@ -46,6 +46,16 @@ type handover struct {
 	ended chan struct{}      // closed at the end of the offer; nil: nothing was offered
 }
 
+// close ends what is left of the takeovers.
+func (h *handover) close() {
+	if h.at != nil {
+		h.at.Close()
+	}
+	if h.claim != nil {
+		h.claim.Close()
+	}
+}
+
 // SocketByDefault sets takeover.socket if it is not configured. A default socket that cannot be
 // made is only a warning.
 func (c *Config) SocketByDefault() {
@@ -121,8 +131,8 @@ func (r *Router) offer(g *lifecycle.Group) {
 	}
 	o := takeover.New(h.at, takeover.Options{
 		Sockets: []takeover.Socket{
-			{Setting: "router.listen", Address: r.config.Router.Listen, Listener: r.serving},
-			{Setting: "router.admin", Address: r.config.Router.Admin, Listener: r.adminAt},
+			{Setting: "router.listen", Address: r.config.Router.Listen, Listener: r.ports.serving},
+			{Setting: "router.admin", Address: r.config.Router.Admin, Listener: r.ports.admin},
 			{Setting: "takeover.socket", Address: r.config.Takeover.Socket, Listener: h.at},
 		},
 		Logger: r.log, Count: func(outcome string) { r.metrics.Takeovers.WithLabelValues(outcome).Inc() },
@@ -168,7 +178,7 @@ func (r *Router) await(ctx, drain context.Context) error {
 		case ready.IsZero():
 			ready = now
 		}
-		if ok && (settled(r.fleet.Load()) || now.Sub(ready) >= settleLimit) {
+		if ok && (settled(r.known.fleet.Load()) || now.Sub(ready) >= settleLimit) {
 			return nil
 		}
 		if now.Sub(began) >= limit {
@@ -255,7 +265,7 @@ func (r *Router) retire(force context.Context) {
 	lifecycle.Drain(force, r.log,
 		lifecycle.Step{Name: "stop accepting", Run: func(context.Context) error {
 			r.handover.retired.Store(true)
-			return errors.Join(r.gateway.Retire(), r.adminAt.Close())
+			return errors.Join(r.gateway.Retire(), r.ports.admin.Close())
 		}},
 		lifecycle.Step{Name: "answer on open connections",
 			Run: until(func(ctx context.Context) error { return r.quiet(ctx, delay) })},

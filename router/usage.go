@@ -74,12 +74,12 @@ var usageDefs = []metric.Def{
 	},
 }
 
-func (r *Router) readUsage(emit func(def int, value float64, labels ...string)) {
-	if r.tally == nil {
+func (s *records) readUsage(emit func(def int, value float64, labels ...string)) {
+	if s.tally == nil {
 		return
 	}
-	s := r.tally.Stats()
-	emitter(emit).all([]float64{float64(s.Rows), float64(s.Folded), metric.Bool(s.Failing), float64(s.Lost)})
+	now := s.tally.Stats()
+	emitter(emit).all([]float64{float64(now.Rows), float64(now.Folded), metric.Bool(now.Failing), float64(now.Lost)})
 }
 
 // maxUsage bounds the answer of usage, in bytes.
@@ -97,7 +97,7 @@ func (r *Router) usage(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	if r.tally == nil {
+	if r.records.tally == nil {
 		writeError(w, &apierror.Error{
 			Status: 404, Code: "usage_off", Message: "this router does not add up use; set usage.dir (--usage-dir DIR)",
 		})
@@ -106,7 +106,7 @@ func (r *Router) usage(w http.ResponseWriter, req *http.Request) {
 	answer := tally.Answer{Day: day}
 	tooLarge := fmt.Sprintf("the files of %s are too large for one answer; read them with cgn-ctl usage DIR", day)
 	var err error
-	if answer.Files, err = r.tally.Files(day, maxUsage); errors.Is(err, tally.ErrTooLarge) {
+	if answer.Files, err = r.records.tally.Files(day, maxUsage); errors.Is(err, tally.ErrTooLarge) {
 		writeError(w, &apierror.Error{Status: 500, Code: "usage_too_large", Message: tooLarge})
 		return
 	}

@@ -51,13 +51,13 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	}
 	defer r.Close()
 	second := int64(time.Second)
-	node := r.fleet.Load().Nodes[0]
+	node := r.known.fleet.Load().Nodes[0]
 	for name, v := range map[string]struct {
 		got  reflect.Value
 		want int64
 	}{
-		"prefix.max_blocks":        {part(r.index, "o", "MaxBlocks"), 5000},
-		"prefix.ttl":               {reflect.ValueOf(r.lifetime(node)), 77 * second},
+		"prefix.max_blocks":        {part(r.known.index, "o", "MaxBlocks"), 5000},
+		"prefix.ttl":               {reflect.ValueOf(r.known.lifetime(node)), 77 * second},
 		"timeouts.dial":            {part(node.Pool, "o", "DialTimeout"), 3 * second},
 		"timeouts.first_byte":      {part(r.legs, "o", "Limits", "FirstByte"), 13 * second},
 		"timeouts.first_byte_cold": {part(r.legs, "o", "FirstByteCold"), 12 * second},
@@ -78,8 +78,8 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		"limits.keep_alive":        {part(r.gateway, "server", "IdleTimeout"), 23 * second},
 		"limits.slow_reader":       {part(r.gateway, "server", "WriteTimeout"), 24 * second},
 		"limits.response_ids":      {reflect.ValueOf(part(r.legs, "stored", "ring").Cap()), 103},
-		"limits.output_tokens":     {reflect.ValueOf(r.book.Output("any", 0)), 106},
-		"log.access_queue":         {reflect.ValueOf(part(r.access, "queue", "entries").Cap()), 105},
+		"limits.output_tokens":     {reflect.ValueOf(r.callers.book.Output("any", 0)), 106},
+		"log.access_queue":         {reflect.ValueOf(part(r.records.access, "queue", "entries").Cap()), 105},
 	} {
 		if v.got.Int() != v.want {
 			t.Errorf("%s: %d, want %d", name, v.got.Int(), v.want)
@@ -88,7 +88,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	if part(r.legs, "o", "Feedback").Bool() {
 		t.Error("prefix.feedback: on")
 	}
-	if got := part(r.index, "o", "PruneTo").Float(); got != 0.7 {
+	if got := part(r.known.index, "o", "PruneTo").Float(); got != 0.7 {
 		t.Errorf("prefix.prune_target_ratio: %v, want 0.7", got)
 	}
 }
