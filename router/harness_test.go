@@ -20,13 +20,19 @@ import (
 	"github.com/cognitora/dataplane/internal/adminport/adminporttest"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/race"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// atOnce is the number of parallel tests, unless -parallel says otherwise. Most tests wait for
-// engines that compute, so that many of them fit on few cores.
-const atOnce = 12
+// atOnce returns the number of parallel tests, unless -parallel says otherwise. Most tests wait for
+// engines, so that many fit on few cores. With the race detector they compute.
+func atOnce() int {
+	if race.Enabled {
+		return 3
+	}
+	return 12
+}
 
 // TestMain runs the test binary as an agent if TEST_AGENT names its node. TestMain runs the test
 // binary as a router or an engine if TEST_PROGRAM says so.
@@ -37,7 +43,7 @@ func TestMain(m *testing.M) {
 	if id := os.Getenv("TEST_AGENT"); id != "" {
 		agentProcess(id, os.Args[1], os.Args[2])
 	}
-	if err := flag.Set("test.parallel", strconv.Itoa(atOnce)); err != nil { // the command line is read later
+	if err := flag.Set("test.parallel", strconv.Itoa(atOnce())); err != nil { // the command line is read later
 		panic(err)
 	}
 	goleak.VerifyTestMain(m,

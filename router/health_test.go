@@ -48,7 +48,6 @@ func TestLoneNodeAnswers500(t *testing.T) {
 // TestOneOfThreeAnswers500WithoutRetries checks that a node goes out of service for the share of
 // errors among its answers.
 func TestOneOfThreeAnswers500WithoutRetries(t *testing.T) {
-	t.Parallel()
 	s := serve(t, simulate(t, 3), noRetries, inTurn)
 	s.engines[1].SetFault(&engine.Fault{Status: 500})
 	failed := 0
