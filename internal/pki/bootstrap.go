@@ -92,7 +92,8 @@ func (o Options) withDefaults() Options {
 }
 
 // Bootstrap writes ca.crt, ca.key, and <role>.crt and <role>.key for each role into dir, which it
-// creates with mode 0700. Every file has mode 0600.
+// creates with mode 0700. Every new file has mode 0600, and a replaced one keeps the right of its
+// group to read.
 //
 // If dir has a CA already, this CA signs the new certificates and is never replaced. So a second
 // call with other Roles extends a fleet. If a role's file exists, Bootstrap returns

@@ -6,7 +6,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/internal/rights"
 )
@@ -33,23 +36,32 @@ func writeKey(name string, key *ecdsa.PrivateKey) error {
 	return writePEM(name, keyBlock, pkcs8)
 }
 
+// writePEM writes a file for its owner only. The group of a file that it replaces keeps its right
+// to read, so that a daemon of that group can read a renewed key.
 func writePEM(name, kind string, der []byte) error {
 	data := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 	tmp := name + ".tmp"
-	if err := writeSynced(tmp, data); err != nil {
+	mode, group := fs.FileMode(0o600), -1
+	var was unix.Stat_t
+	if unix.Stat(name, &was) == nil && was.Mode&0o040 != 0 {
+		mode, group = 0o640, int(was.Gid)
+	}
+	if err := writeSynced(tmp, data, mode, group); err != nil {
 		return err
 	}
 	return os.Rename(tmp, name)
 }
 
-// writeSynced writes a file for its owner only. The file is on disk before it gets its name.
-func writeSynced(name string, data []byte) error {
+// writeSynced writes a file. The file is on disk before it gets its name, and only its owner may
+// read it until it is complete.
+func writeSynced(name string, data []byte, mode fs.FileMode, group int) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	return errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()) // an existing temporary file keeps its old mode
+	// an existing temporary file keeps its old mode
+	return errors.Join(err, f.Chown(-1, group), f.Chmod(mode), f.Sync(), f.Close())
 }
 
 func readCertificate(name string) (*x509.Certificate, error) {
