@@ -20,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
@@ -129,10 +130,10 @@ func New(c Config) (r *Router, err error) {
 	if err = r.openAccessLog(); err != nil {
 		return r, err
 	}
-	if r.audit, err = c.Audit.open(r); err != nil {
+	if r.audit, err = c.Audit.Open("cgn-router", r.metrics.Audit, r.log); err != nil {
 		return r, err
 	}
-	r.adviseLogs()
+	logfile.Advise(r.log, c.Logs()...)
 	if r.traces, err = c.Traces.open(r.metrics, r.log); err != nil {
 		return r, err
 	}
@@ -294,7 +295,8 @@ func (r *Router) assemble() {
 	r.applyPolicy()
 	r.observe()
 	r.admins = &adminRights{&c.AdminTLS, r.door}
-	r.admin = adminport.New(r.handover.closing(r.audited(r.adminRoutes())), r.adminTLS, r.log)
+	admin := adminport.Audited(r.audit, changes(), r.adminRoutes())
+	r.admin = adminport.New(r.handover.closing(admin), r.adminTLS, r.log)
 	r.admin.ConnState = r.handover.count
 }
 
