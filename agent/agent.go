@@ -12,10 +12,12 @@ import (
 
 	"github.com/cognitora/dataplane/agent/push"
 	"github.com/cognitora/dataplane/agent/telemetry"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -39,6 +41,7 @@ type Agent struct {
 	host     *host
 	metrics  *instruments
 	draining atomic.Bool
+	audit    *audit.Log // nil: off
 
 	telemetry *telemetry.Telemetry
 	peers     peers
@@ -69,6 +72,10 @@ func (a *Agent) prepare() (err error) {
 	if err := a.loadFiles(); err != nil {
 		return err
 	}
+	if a.audit, err = a.config.Audit.Open("cgn-agent", a.metrics.audit, a.log); err != nil {
+		return err
+	}
+	logfile.Advise(a.log, a.config.Logs()...)
 	if a.adminAt, err = listen.OpenFor("agent.admin", "--admin", a.config.Agent.Admin); err != nil {
 		return err
 	}
@@ -144,6 +151,7 @@ func (a *Agent) Close() {
 	if a.host != nil {
 		a.host.power.Close()
 	}
+	_ = a.audit.Close() // its losses are counted and logged
 }
 
 // NodeAt is a node's name in the fleet, and the URL that it announces to routers.

@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/agent/power"
 	"github.com/cognitora/dataplane/internal/adminport"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 )
@@ -29,6 +30,7 @@ type Config struct {
 	AdminTLS  adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
 	Limits    LimitConfig     `toml:"limits" help:"Bounds on the memory and connections that clients take. With [[engine]] each front has its own."`
 	Telemetry TelemetryConfig `toml:"telemetry" help:"Figures that the kernel has of the engines' processes, the host's CPUs and the connections of the agent's ports. The agent reads them without asking the engines."`
+	Audit     audit.Config    `toml:"audit" help:"The audit log: one JSON line for each administrative act and each refused identity (docs/security.md)."`
 	Log       LogConfig       `toml:"log" help:"The log, which goes to standard error."`
 
 	Logger *slog.Logger `toml:"-"` // nil means slog.Default

@@ -264,7 +264,7 @@ func (n *node) serveEvents(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	return events.Serve(ctx, n.events.listener, n.events.index, n.agent.identity)
+	return events.Serve(ctx, n.events.listener, n.events.index, n.agent.identity, n.agent.audit)
 }
 
 // restarted tells the follower when the engine's epoch has changed.

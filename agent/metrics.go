@@ -7,6 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/agent/front"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 	"github.com/cognitora/dataplane/internal/metric"
 )
@@ -22,12 +23,13 @@ type instruments struct {
 	clientLeft, panics           *prometheus.CounterVec
 	reclaimed                    *prometheus.CounterVec
 	seconds                      *prometheus.HistogramVec
+	audit                        audit.Metrics
 }
 
 func newInstruments() *instruments {
 	s := metric.NewSet()
 	return &instruments{
-		set: s,
+		set: s, audit: audit.NewMetrics(s, "cgn_agent"),
 		looks: s.Counter("cgn_agent_engine_looks_total", "Looks at the engine's health and metrics, by result: "+
 			"answered or failed.", "node", "result"),
 		restarts: s.Counter("cgn_agent_engine_restarts_total", "Times a started engine exited and was started again.",

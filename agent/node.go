@@ -126,6 +126,7 @@ func (n *node) prepareFront() error {
 		ServerInfo:  hands == cluster.ConnectorTRTLLMGeneration,
 		Adapters:    n.changeAdapter, Authenticated: c.authenticates(),
 		Health: n.unready, Limits: c.Limits.front(), Counters: n.count.front, Logger: n.log,
+		Audit: n.agent.audit, Node: n.id(),
 	}
 	if n.agent.identity != nil {
 		o.TLS = n.agent.identity.Server(c.TLS.CA != "", pki.Router, pki.Ctl)

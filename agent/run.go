@@ -31,10 +31,15 @@ func (a *Agent) Run(ctx, force context.Context) error {
 		n.log.Info("agent runs", "address", n.described.Address, "admin", a.adminAt.Addr().String(), "engine",
 			n.engine.URL(), "kind", n.described.Engine, "etcd", a.etcdState())
 	}
+	a.started()
+	defer a.audit.Close()
 	select {
 	case <-ctx.Done():
+		a.stops(nil)
 	case <-r.group.Context().Done():
-		a.log.Error("a part of the agent failed, stopping", "error", context.Cause(r.group.Context()))
+		failed := context.Cause(r.group.Context())
+		a.log.Error("a part of the agent failed, stopping", "error", failed)
+		a.stops(failed)
 	}
 	a.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second "+
 		"signal ends it now",

@@ -45,7 +45,7 @@ func (a *Agent) preparePush() (err error) {
 	if a.pushAt, err = listen.OpenFor("agent.push", "--push", at); err != nil {
 		return err
 	}
-	o := push.Options{Identity: a.identity, Logger: a.log}
+	o := push.Options{Identity: a.identity, Logger: a.log, Audit: a.audit}
 	if a.config.authenticates() {
 		o.Roles = []pki.Role{pki.Router, pki.Ctl}
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/cognitora/dataplane/internal/adminport"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/rights"
@@ -27,6 +28,7 @@ type Config struct {
 	TLS      TLSConfig      `toml:"tls" help:"This host's certificate. Without one, and with all listeners on loopback, the daemon makes certificates in its data directory."`
 	AdminTLS adminport.TLS  `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
 	Etcd     cluster.Access `toml:"etcd" help:"etcd, where the cache announces itself to the fleet. Without endpoints the cache is alone."`
+	Audit    audit.Config   `toml:"audit" help:"The audit log: one JSON line for each administrative act and each refused identity (docs/security.md)."`
 	Log      LogConfig      `toml:"log" help:"The log, which goes to standard error."`
 
 	Logger *slog.Logger `toml:"-"` // nil means slog.Default

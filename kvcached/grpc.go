@@ -16,7 +16,7 @@ func (d *Daemon) prepareGRPC() error {
 		Store: local{d.blocks("grpc")}, Purge: d.purge(), Residency: d.index, Chunks: d.chunks,
 		Fleet: d.mover(), Pulled: d.pulled(), Lanes: lanes{d},
 		Parts: d.partStats,
-		Drain: max(d.config.Daemon.DrainTimeout.Std(), 1), Logger: d.log,
+		Drain: max(d.config.Daemon.DrainTimeout.Std(), 1), Logger: d.log, Audit: d.audit,
 	})
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/adminport"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/config"
@@ -56,6 +57,7 @@ type Daemon struct {
 	adminAt   net.Listener
 	adminTLS  *tls.Config // nil: plain HTTP
 	metrics   *instruments
+	audit     *audit.Log           // nil: off
 	bandwidth *transport.Bandwidth // shared by all other caches; nil until its first use
 	id        *pki.Identity        // certificate for other caches; nil until its first use
 	member    *membership
@@ -118,7 +120,8 @@ func (d *Daemon) prepare() (err error) {
 			return err
 		}
 	}
-	for _, prepare := range []func() error{d.makeRunDir, d.openRecording, d.openStore, d.openDevices, d.joinFleet,
+	for _, prepare := range []func() error{d.openAudit, d.makeRunDir, d.openRecording, d.openStore, d.openDevices,
+		d.joinFleet,
 		d.prepareGRPC, d.prepareLease, d.prepareRESP, d.prepareS3, d.prepareQUIC} {
 		if err = prepare(); err != nil {
 			return err
@@ -170,6 +173,7 @@ func (d *Daemon) Close() {
 	_ = d.leaveFleet(ctx)
 	_ = d.closeDevices(ctx)
 	_ = d.closeStore(context.Background())
+	_ = d.audit.Close() // its losses are counted and logged
 }
 
 // AdminAddr is the address of the admin listener.
@@ -209,10 +213,15 @@ func (d *Daemon) At(name string) string {
 func (d *Daemon) Run(ctx, force context.Context) error {
 	r := d.start()
 	d.announce()
+	d.started()
+	defer d.audit.Close()
 	select {
 	case <-ctx.Done():
+		d.stops(nil)
 	case <-r.group.Context().Done():
-		d.log.Error("a part of the daemon failed, stopping", "error", context.Cause(r.group.Context()))
+		failed := context.Cause(r.group.Context())
+		d.log.Error("a part of the daemon failed, stopping", "error", failed)
+		d.stops(failed)
 	}
 	d.log.Info("stopping: running operations have drain_timeout; a second signal ends it now", "drain_timeout",
 		d.config.Daemon.DrainTimeout.String())

@@ -16,7 +16,7 @@ func (d *Daemon) prepareLease() error {
 	blocks := d.blocks("lease")
 	srv, err := lease.New(local{blocks}, lease.Options{
 		Lease: c.Duration.Std(), MaxLeased: int64(c.MaxLeased), MaxStagingTotal: int64(c.MaxStagingTotal),
-		Find: blocks.StatAll, Readers: d.index, Logger: d.log,
+		Find: blocks.StatAll, Readers: d.index, Logger: d.log, Audit: d.audit,
 	})
 	if err != nil {
 		return wrapped("lease", err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/kv/residency"
@@ -23,6 +24,7 @@ type instruments struct {
 	set       *metric.Set
 	latency   latencies
 	reclaimed prometheus.Counter
+	audit     audit.Metrics
 
 	store  *store.Store
 	index  *residency.Index
@@ -43,7 +45,8 @@ func newInstruments() *instruments {
 	set := metric.NewSet()
 	reclaimed := set.Counter("cgn_kvcached_registration_reclaimed_total",
 		"Times that the cache's key in etcd held a value that no daemon writes, and the daemon wrote its record again.")
-	return &instruments{set: set, latency: newLatencies(set), reclaimed: reclaimed.WithLabelValues()}
+	return &instruments{set: set, latency: newLatencies(set), reclaimed: reclaimed.WithLabelValues(),
+		audit: audit.NewMetrics(set, "cgn_kvcached")}
 }
 
 // row is one metric that is read from a snapshot S. A metric whose name ends in _total is a

@@ -26,7 +26,8 @@ func (d *Daemon) prepareQUIC() error {
 		return err
 	}
 	o := transport.ServerOptions{
-		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Stripes: c.Stripes, Logger: d.log,
+		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Stripes: c.Stripes,
+		Logger: d.log, Audit: d.audit,
 		Tuning:    c.tuning(),
 		Bandwidth: d.caps(),
 		Stamp:     func() wire.Stamp { return wire.Stamp(d.ledger.Stamp()) },

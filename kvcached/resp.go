@@ -20,7 +20,7 @@ func (d *Daemon) prepareRESP() error {
 	}
 	o := resp.Options{
 		Store: keyed{d.blocks("resp")}, Purge: d.purge(), Users: users, Memory: d.memory, Stall: c.Stall.Std(),
-		Logger: d.log,
+		Logger: d.log, Audit: d.audit,
 	}
 	if o.TLS, err = d.config.serverTLS(c.TLS); err != nil {
 		return err

@@ -27,7 +27,7 @@ func (d *Daemon) prepareS3() error {
 	}
 	srv, err := s3.New(s3.Options{
 		Sink: keyed{d.blocks("s3")}, Keys: keys, Domains: c.Domains, Durable: c.Durable, Asked: d.chunks.Asked,
-		Timeout: c.Timeout.Std(), Logger: d.log,
+		Timeout: c.Timeout.Std(), Logger: d.log, Audit: d.audit,
 	})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/cognitora/dataplane/internal/adminport"
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/trust"
@@ -39,11 +40,11 @@ func (a *adminRights) guard(next http.Handler) http.Handler {
 		}
 		by, fail := a.may(req, change)
 		if fail != nil && !adminport.Probe(req) {
-			actsAs(req, sender{cmp.Or(by, fail.Key), fail.Message})
+			adminport.ActsAs(req, cmp.Or(by, fail.Key), fail.Message)
 			writeError(w, fail)
 			return
 		}
-		actsAs(req, sender{by: by})
+		adminport.ActsAs(req, by, "")
 		next.ServeHTTP(w, req)
 	})
 }
@@ -60,9 +61,9 @@ func (a *adminRights) may(req *http.Request, change bool) (by string, fail *apie
 	bad := adminport.May(req, change)
 	switch {
 	case bad == nil:
-		return certificateOf(req), nil
+		return pki.NameIn(req.TLS), nil
 	case a.keys == nil, bad != adminport.ErrNoCertificate && !auth.Shown(req):
-		return certificateOf(req), &apierror.Error{Status: 403, Code: "certificate_denied", Message: bad.Error()}
+		return pki.NameIn(req.TLS), &apierror.Error{Status: 403, Code: "certificate_denied", Message: bad.Error()}
 	}
 	who, fail := a.keys.IdentifyRequest(req)
 	if fail != nil {
@@ -78,23 +79,11 @@ func (a *adminRights) may(req *http.Request, change bool) (by string, fail *apie
 	return who.ID, nil
 }
 
-// certificateOf names the certificate that a request's client has shown; "": none.
-func certificateOf(req *http.Request) string {
-	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
-		return ""
-	}
-	shown := req.TLS.PeerCertificates[0]
-	if len(shown.URIs) > 0 {
-		return "certificate " + shown.URIs[0].String()
-	}
-	return "certificate " + shown.Subject.CommonName
-}
-
 // mayChange is may for a request that changes something. It also refuses the requests of browsers
 // for the pages of other sites, as a browser shows certificates by itself.
 func (a *adminRights) mayChange(req *http.Request) (by string, fail *apierror.Error) {
 	if crossOrigin.Check(req) != nil {
-		actsAs(req, sender{refused: errCrossOrigin.Message})
+		adminport.ActsAs(req, "", errCrossOrigin.Message)
 		return "", errCrossOrigin
 	}
 	return a.may(req, true)

@@ -1,69 +1,24 @@
 package router
 
 import (
-	"bytes"
-	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net/http"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/buildinfo"
-	"github.com/cognitora/dataplane/internal/rights"
+	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/trust"
 )
-
-// AuditConfig sets the audit log.
-type AuditConfig struct {
-	Log      string `toml:"log" default:"" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); empty: no audit log"`
-	Refusals int    `toml:"refusals_per_second" default:"10" help:"most lines a second about refused identities with one reason; the next line tells how many were left out"`
-}
-
-// open opens the audit log. The result is nil without one.
-func (a *AuditConfig) open(r *Router) (*audit.Log, error) {
-	if a.Log == "" {
-		return nil, nil
-	}
-	log, err := audit.New(audit.Options{
-		To: a.Log, Program: "cgn-router", RefusalsPerSecond: a.Refusals, Suppressed: r.metrics.Audit.Suppressed.Inc,
-		Lost: func(lines int, err error) {
-			r.metrics.Audit.Lost.Add(float64(lines))
-			if err != nil {
-				r.log.Error("audit log not written", "error", err, "lines", lines)
-			}
-		},
-	})
-	return log, auditProblem(err)
-}
-
-// examine checks that the audit log can be written.
-func (a *AuditConfig) examine() error {
-	if a.Log == "" || a.Log == "-" || a.Log == "syslog" {
-		return nil
-	}
-	return auditProblem(rights.Appendable(a.Log))
-}
-
-func auditProblem(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("audit.log: %w; name a file in a directory that the router can write to (--audit-log FILE), "+
-		"or - for standard output, or syslog", err)
-}
 
 // ReopenLogs opens the access log and the audit log anew after a rotation. On an error the old
 // files stay in use. ReopenLogs waits 2 s at most for each log whose write hangs.
@@ -77,48 +32,15 @@ func (r *Router) ReopenLogs() error {
 			errs = append(errs, fmt.Errorf("log.access: %w", err))
 		}
 	}
-	r.adviseLogs()
+	logfile.Advise(r.log, r.config.Logs()...)
 	return errors.Join(errs...)
 }
 
-// adviseLogs warns of logs that other users can read or change.
-func (r *Router) adviseLogs() {
-	for _, l := range r.config.Logs() {
-		if mode, ok := l.Wide(); ok {
-			r.log.Warn("other users can read or change a log", "setting", l.Setting, "file", l.File,
-				"mode", fmt.Sprintf("%#o", mode), "fix", fmt.Sprintf("chmod %#o %s", mode&l.Mode, l.File))
-		}
+// Logs returns the logs of the settings about requests and acts, which need not exist.
+func (c *Config) Logs() []logfile.Place {
+	return []logfile.Place{
+		c.Audit.File(), {Setting: "log.access", File: c.Log.Access, Mode: accesslog.FileMode},
 	}
-}
-
-// LogFile is a file or pipe that the router writes lines about requests to.
-type LogFile struct {
-	Setting string
-	File    string
-	Mode    fs.FileMode // with which the router makes it
-}
-
-// Logs returns the log files of the settings, which need not exist.
-func (c *Config) Logs() (all []LogFile) {
-	for _, l := range []LogFile{
-		{"audit.log", c.Audit.Log, audit.FileMode}, {"log.access", c.Log.Access, accesslog.FileMode},
-	} {
-		if l.File != "" && l.File != "-" && l.File != "syslog" {
-			all = append(all, l)
-		}
-	}
-	return all
-}
-
-// Wide returns the mode of an existing file that more users can read or change than the router
-// would let.
-func (l LogFile) Wide() (mode fs.FileMode, wide bool) {
-	info, err := os.Stat(l.File)
-	if err != nil || info.Mode().Type()&^fs.ModeNamedPipe != 0 {
-		return 0, false // missing, or a device
-	}
-	mode = info.Mode().Perm()
-	return mode, mode&^l.Mode != 0
 }
 
 // acted records an act of nobody who asks the admin port: of a signal, of a file or of etcd.
@@ -161,51 +83,12 @@ func (r *Router) keyChanged(c keys.Change) {
 // readsOnly are the routes of the admin port that change nothing with another method than GET.
 var readsOnly = []string{"POST /debug/route", "/", "/v1/"}
 
-// whoActs is the key of a request's context for its *sender.
-type whoActs struct{}
-
-// sender is who asks the admin port: the id of its key, or the name in its certificate; and why it
-// was refused.
-type sender struct{ by, refused string }
-
-// actsAs names the sender of a request to the admin port in the audit log.
-func actsAs(req *http.Request, who sender) {
-	if at, ok := req.Context().Value(whoActs{}).(*sender); ok {
-		*at = who
+// changes says what the admin port's requests change.
+func changes() adminport.Changes {
+	return adminport.Changes{
+		Reads: readsOnly, MaxBody: maxThresholds,
+		Object: func(req *http.Request, body []byte) string { return objectOf(req.URL.Query().Get("model"), body) },
 	}
-}
-
-// audited records the requests to the admin port that change something, and the refused ones.
-func (r *Router) audited(next http.Handler) http.Handler {
-	if r.audit == nil {
-		return next
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		var from sender
-		req = req.WithContext(context.WithValue(req.Context(), whoActs{}, &from))
-		begin := new(beginning)
-		if req.Body != nil {
-			req.Body = struct {
-				io.Reader
-				io.Closer
-			}{io.TeeReader(req.Body, begin), req.Body}
-		}
-		s := &statusOf{ResponseWriter: w, status: http.StatusOK}
-		next.ServeHTTP(s, req)
-		reads := req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions
-		switch {
-		case s.status == http.StatusUnauthorized, s.status == http.StatusForbidden:
-			r.audit.Refuse(audit.Refusal{
-				Reason: "admin_" + strconv.Itoa(s.status), Detail: from.refused, Key: from.by, Client: req.RemoteAddr,
-				Port: "admin", Asked: cmp.Or(req.Pattern, req.Method+" "+req.URL.Path),
-			})
-		case !reads && req.Pattern != "" && !slices.Contains(readsOnly, req.Pattern):
-			r.audit.Act(audit.Act{
-				Action: req.Pattern, Object: objectOf(req.URL.Query().Get("model"), begin.Bytes()),
-				By: from.by, Client: req.RemoteAddr, Outcome: strconv.Itoa(s.status),
-			})
-		}
-	})
 }
 
 // auditedThresholds answers a request to /busy_threshold at the serving port, and records one that
@@ -224,30 +107,6 @@ func (r *Router) auditedThresholds(ctx *fasthttp.RequestCtx, who *trust.Principa
 		})
 	}
 	return doc, fail
-}
-
-// statusOf notes the status of an answer.
-type statusOf struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (s *statusOf) WriteHeader(status int) {
-	s.status = status
-	s.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap returns the writer below, for http.ResponseController.
-func (s *statusOf) Unwrap() http.ResponseWriter { return s.ResponseWriter }
-
-// beginning keeps the first bytes of a body, as many as a handler reads.
-type beginning struct{ bytes.Buffer }
-
-// Write implements io.Writer.
-func (b *beginning) Write(p []byte) (int, error) {
-	b.Buffer.Write(p[:min(len(p), maxThresholds-b.Len())])
-	return len(p), nil
 }
 
 // recorded are the members of bodies that the audit log has. Others, such as a path, may have a

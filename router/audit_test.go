@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,44 +10,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/audit/audittest"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/router/keys"
 )
 
 // auditLine is a line of the audit log.
-type auditLine struct {
-	Event, Action, Object, Outcome, By, Reason, Detail, Key, Tenant, Client, Port, Asked string
-
-	Suppressed int
-}
+type auditLine = audittest.Line
 
 // audited reads an audit log.
-func audited(t *testing.T, name string) (all []auditLine) {
-	t.Helper()
-	page, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for text := range strings.Lines(string(page)) {
-		var l auditLine
-		if err := json.Unmarshal([]byte(text), &l); err != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-		all = append(all, l)
-	}
-	return all
-}
+func audited(t *testing.T, name string) []auditLine { return audittest.Lines(t, name) }
 
 // acts waits until the audit log has an act that begins so, as "action, object, outcome".
-func acts(t *testing.T, name, want string) {
-	t.Helper()
-	eventually(t, want, func() bool {
-		return slices.ContainsFunc(audited(t, name), func(l auditLine) bool {
-			return l.Event == "act" && strings.HasPrefix(l.Action+", "+l.Object+", "+l.Outcome, want)
-		})
-	})
-}
+func acts(t *testing.T, name, want string) { audittest.Act(t, name, want) }
 
 // TestAuditedActs checks that each administrative act has a line, also over a rotation of the file.
 func TestAuditedActs(t *testing.T) {
@@ -254,7 +229,7 @@ func TestAuditIsChecked(t *testing.T) {
 		tweak(&c)
 		err := config.Check(&c)
 		if err == nil {
-			err = c.Examine()
+			err = c.Audit.Examine() // as config.Load does
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)

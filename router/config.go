@@ -12,6 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/adminport"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -36,7 +37,7 @@ type Config struct {
 	Auth        AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys, tokens and certificates with rights every client may, and only clients of this host, or with a certificate, may steer requests. With any of these the admin port asks who comes too."`
 	AdminTLS    adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
 	Upstream    UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has settings of its own: ca, cert and cert_key."`
-	Audit       AuditConfig     `toml:"audit" help:"The audit log: one JSON line for each administrative act and each refused identity (docs/security.md)."`
+	Audit       audit.Config    `toml:"audit" help:"The audit log: one JSON line for each administrative act and each refused identity (docs/security.md)."`
 	Usage       UsageConfig     `toml:"usage" help:"What clients use, added up by day, tenant, key and model (docs/usage.md)."`
 	Log         LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
 	Traces      TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
@@ -396,7 +397,6 @@ func (c *Config) validateNumbers(bad problem) {
 		{"retry.max_nodes", r.MaxNodes, 0}, {"retry.percent", r.Percent, 0}, {"retry.floor", r.Floor, 0},
 		{"limits.max_connections", l.MaxConnections, 1}, {"limits.max_streams", l.MaxStreams, 1},
 		{"limits.response_ids", l.ResponseIDs, 1}, {"router.session.max", c.Router.Session.Max, 1}, {"log.access_queue", c.Log.AccessQueue, 1},
-		{"audit.refusals_per_second", c.Audit.Refusals, 1},
 	} {
 		if n.v < n.low {
 			bad(n.field, "%d is too small; use %d or more", n.v, n.low)

@@ -29,7 +29,7 @@ func (c *Config) Examine() error {
 			errs = append(errs, field(l[0], listen.Examine(l[1])))
 		}
 	}
-	errs = append(errs, c.Traces.examine(), c.Audit.examine(), c.Usage.examine())
+	errs = append(errs, c.Traces.examine(), c.Usage.examine())
 	if t := &c.Takeover; !t.off() && !t.byDefault {
 		errs = append(errs, field("takeover.socket", takeover.Examine(t.Socket)))
 	}

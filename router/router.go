@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
@@ -83,10 +84,10 @@ func New(c Config) (r *Router, err error) {
 	if err = r.records.open(r); err != nil {
 		return r, err
 	}
-	if r.audit, err = c.Audit.open(r); err != nil {
+	if r.audit, err = c.Audit.Open("cgn-router", r.metrics.Audit, r.log); err != nil {
 		return r, err
 	}
-	r.adviseLogs()
+	logfile.Advise(r.log, c.Logs()...)
 	if err = r.joinFleet(); err != nil {
 		return r, err
 	}
@@ -155,7 +156,8 @@ func (r *Router) assemble() {
 	r.applyPolicy()
 	r.observe()
 	r.callers.admins = &adminRights{&c.AdminTLS, r.callers.door}
-	r.admin = adminport.New(r.handover.closing(r.audited(r.adminRoutes())), r.ports.adminTLS, r.log)
+	admin := adminport.Audited(r.audit, changes(), r.adminRoutes())
+	r.admin = adminport.New(r.handover.closing(admin), r.ports.adminTLS, r.log)
 	r.admin.ConnState = r.handover.count
 }
 

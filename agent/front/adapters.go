@@ -1,10 +1,15 @@
 package front
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"net/netip"
+	"strconv"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/audit"
+	"github.com/cognitora/dataplane/internal/pki"
 )
 
 // The paths that change the engine's LoRA adapters, with the bodies of vLLM and SGLang. Routers let
@@ -40,6 +45,10 @@ func (s *Server) changeAdapter(ctx *fasthttp.RequestCtx) {
 		s.reject(ctx, errPostOnly)
 		return
 	case !s.o.Authenticated && !ofThisHost(ctx):
+		s.o.Audit.Refuse(audit.Refusal{
+			Reason: errStranger.code, Detail: errStranger.message, Client: ctx.RemoteAddr().String(), Port: "serving",
+			Asked: "POST " + string(ctx.Path()),
+		})
 		s.reject(ctx, errStranger)
 		return
 	case len(body) > maxAdapterBody || json.Unmarshal(body, &change) != nil || change.Name == "" ||
@@ -49,12 +58,27 @@ func (s *Server) changeAdapter(ctx *fasthttp.RequestCtx) {
 	}
 	s.spare(ctx)
 	status, contentType, answer := s.o.Adapters(change)
+	s.o.Audit.Act(audit.Act{
+		Action: "POST " + string(ctx.Path()), Object: "node=" + s.o.Node + " adapter=" + change.Name, By: by(ctx),
+		Client: ctx.RemoteAddr().String(), Outcome: strconv.Itoa(status),
+	})
 	ctx.SetStatusCode(status)
 	if contentType != "" {
 		ctx.SetContentType(contentType)
 	}
 	ctx.SetBody(answer)
 	s.count(status)
+}
+
+// by names the client's certificate; "": it has shown none.
+func by(ctx *fasthttp.RequestCtx) string {
+	if at, ok := ctx.Conn().(*client); ok {
+		if c, ok := at.Conn.(*tls.Conn); ok {
+			state := c.ConnectionState()
+			return pki.NameIn(&state)
+		}
+	}
+	return ""
 }
 
 // spare keeps the connection of a change from the cut in Shutdown, so that the client gets its

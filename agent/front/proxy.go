@@ -109,6 +109,7 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 		s.countRejected(errNoTLS)
 		return
 	}
+	s.o.Audit.Stranger("serving", ctx.RemoteAddr(), err)
 	var network net.Error
 	f := errMangled
 	refused := clientOf(ctx).refused

@@ -17,6 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/address"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/relay"
 )
@@ -59,6 +60,8 @@ type Options struct {
 	Limits        Limits
 	Counters      Counters
 	Logger        *slog.Logger
+	Audit         *audit.Log // of changes of adapters, and of refused clients; nil: none
+	Node          string     // the node's name in Audit
 }
 
 // Counters are the counters of the front.

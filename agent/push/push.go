@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/pki"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -47,6 +48,7 @@ type Options struct {
 	// 0: 64.
 	Streams int
 	Logger  *slog.Logger
+	Audit   *audit.Log // of refused clients; nil: none
 }
 
 // Server sends the load of an agent's nodes to routers.
@@ -108,7 +110,8 @@ func (s *Server) Offer(at time.Time, all []load.Reading) (moved bool) {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	creds := insecure.NewCredentials()
 	if s.o.Identity != nil {
-		creds = credentials.NewTLS(s.o.Identity.ServerFor(len(s.o.Roles) > 0, []string{"h2"}, s.o.Roles...))
+		creds = audit.Credentials(credentials.NewTLS(
+			s.o.Identity.ServerFor(len(s.o.Roles) > 0, []string{"h2"}, s.o.Roles...)), s.o.Audit, "push")
 	}
 	g := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(4<<10), grpc.MaxConcurrentStreams(4),
 		grpc.MaxHeaderListSize(16<<10),

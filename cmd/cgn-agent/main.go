@@ -31,9 +31,13 @@ func run(args, env []string, out, errOut io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	// SIGHUP is caught and ignored. Certificates are reloaded without a signal, and nothing else of
-	// an agent can change while it runs.
-	signals := lifecycle.Listen(context.Background(), nil)
+	// SIGHUP only reopens the audit log. Certificates are reloaded without a signal, and nothing
+	// else of an agent can change while it runs.
+	signals := lifecycle.Listen(context.Background(), func() {
+		if err := a.ReopenLogs(); err != nil {
+			c.Logger.Error("a log not opened anew, the old file stays in use", "error", err)
+		}
+	})
 	defer signals.Close()
 	return a.Run(signals.Drain(), signals.Force())
 }

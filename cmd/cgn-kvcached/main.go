@@ -39,8 +39,11 @@ func run(args, env []string, out, errOut io.Writer) (err error) {
 		return err
 	}
 	signals := lifecycle.Listen(context.Background(), func() {
-		c.Logger.Info("SIGHUP changes nothing: changed certificates are taken within 2 s of the next handshake without " +
-			"it; passwords, keys of clients and all settings take a restart")
+		if err := d.ReopenLogs(); err != nil {
+			c.Logger.Error("a log not opened anew, the old file stays in use", "error", err)
+		}
+		c.Logger.Info("SIGHUP only reopens the audit log: changed certificates are taken within 2 s without it; " +
+			"passwords, keys of clients and all settings take a restart")
 	})
 	defer signals.Close()
 	return d.Run(signals.Drain(), signals.Force())

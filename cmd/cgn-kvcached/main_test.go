@@ -252,7 +252,9 @@ func TestSIGHUPSaysWhatItDoes(t *testing.T) {
 	if err := p.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	p.eventually(t, "the log tells", func() bool { return strings.Contains(p.log.String(), "SIGHUP changes nothing") })
+	p.eventually(t, "the log tells", func() bool {
+		return strings.Contains(p.log.String(), "SIGHUP only reopens the audit log")
+	})
 	if got := p.redis(t, "PING"); got != "+PONG" {
 		t.Error(got)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached"
 	"github.com/cognitora/dataplane/router"
@@ -61,7 +62,12 @@ func (e *exam) router(c *router.Config) {
 	e.secret("auth.isolation_secret_file", c.Auth.IsolationSecretFile)
 	e.expiry("auth.oidc.ca", c.Auth.OIDC.CA)
 	e.redis(&c.RateLimit)
-	for _, l := range c.Logs() {
+	e.logs(c.Logs())
+}
+
+// logs examines who may read or change log files.
+func (e *exam) logs(all []logfile.Place) {
+	for _, l := range all {
 		if mode, ok := l.Wide(); ok {
 			e.add(warning, kindReadable, l.Setting, fmt.Sprintf("%s has the mode %#o, so other users can read or "+
 				"change it", l.File, mode), fmt.Sprintf("chmod %#o %s", mode&l.Mode, l.File))
@@ -121,6 +127,7 @@ func (e *exam) agent(c *agent.Config) {
 		at("agent.push", c.Agent.Push)
 	}
 	e.admin("agent.admin", c.Agent.Admin, &c.AdminTLS, false)
+	e.logs(c.Logs())
 	e.etcd(&c.Etcd)
 	e.files(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}, "tls.ca", "tls.cert", "tls.key",
 		roleIf(c.TLS.CA != "", pki.Agent))
@@ -155,6 +162,7 @@ func (e *exam) kvcached(c *kvcached.Config) {
 		e.listen(listener{field: l[0], address: l[1], encrypted: true, cert: c.TLS.Cert, authenticates: true})
 	}
 	e.admin("kvcached.admin", c.Daemon.Admin, &c.AdminTLS, false)
+	e.logs(c.Logs())
 	e.etcd(&c.Etcd)
 	e.files(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}, "tls.ca", "tls.cert", "tls.key",
 		roleIf(c.TLS.CA != "", pki.KVCached))

@@ -128,7 +128,7 @@ key = "DIR/pki/router.key"
 	ctltest.Want(t, out, "cgn-agent ("+a+"): 2 listeners, 2 connections", "etcd.cert valid until")
 }
 
-// TestLogs checks that logs which more users can read than the router would let are found.
+// TestLogs checks that logs which more users can read than the daemons would let are found.
 func TestLogs(t *testing.T) {
 	h := newHost(t, pki.Options{})
 	file := h.write("router.toml", "[router]\nbackends = [\"http://127.0.0.1:8000\"]\n[audit]\nlog = \"DIR/audit\"\n"+
@@ -141,6 +141,14 @@ func TestLogs(t *testing.T) {
 	h.want(found, err, "warning readable audit.log", "warning readable log.access")
 	if len(r.Findings) < 2 || !strings.HasPrefix(r.Findings[0].Fix, "chmod 0600 ") {
 		t.Errorf("%+v", r.Findings)
+	}
+	for daemon, text := range map[string]string{
+		"agent":    "[engine]\nurl = \"http://127.0.0.1:8000\"\n",
+		"kvcached": "[kvcached]\ndata = \"DIR/data\"\nram = \"1MiB\"\n",
+	} {
+		own := h.write(daemon+".toml", text+"[audit]\nlog = \"DIR/audit\"\n", 0o600)
+		found, _, err = h.examine("--"+daemon, own)
+		h.want(found, err, "warning readable audit.log")
 	}
 	h.write("audit", "", 0o600)
 	h.write("access", "", 0o640)
@@ -304,7 +312,11 @@ nonsense = 1
 // TestUnitNotRunning: the files of a unit's credentials are there only while it runs.
 func TestUnitNotRunning(t *testing.T) {
 	h := newHost(t, pki.Options{})
-	found, r, err := h.examine("--agent", "../../deploy/config/agent.toml")
+	const at = "/run/credentials/cgn-agent.service/"
+	file := h.write("agent.toml", "[engine]\nurl = \"http://127.0.0.1:8000\"\n[etcd]\n"+
+		"endpoints = [\"https://etcd1.example:2379\"]\nca = \""+at+"ca.crt\"\ncert = \""+at+"agent.crt\"\nkey = \""+at+
+		"agent.key\"\n", 0o600)
+	found, r, err := h.examine("--agent", file)
 	h.want(found, err, "warning unseen etcd.key", "warning unseen etcd.cert", "warning unseen etcd.ca")
 	if f := r.Findings[0]; f.Kind == kindUnseen && !strings.Contains(f.Fix, "while the unit runs") {
 		t.Errorf("%+v", f)

@@ -130,6 +130,7 @@ func (t *TLS) Guard(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if err := May(req, false); err != nil && !Probe(req) {
+			ActsAs(req, pki.NameIn(req.TLS), err.Error())
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}

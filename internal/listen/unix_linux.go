@@ -71,6 +71,9 @@ type Peer struct {
 	UID, GID uint32
 }
 
+// String names the process, for logs.
+func (p Peer) String() string { return fmt.Sprintf("pid %d uid %d gid %d", p.PID, p.UID, p.GID) }
+
 // PeerOf asks the kernel for the process at the other end of a Unix socket.
 func PeerOf(socket syscall.RawConn) (Peer, error) {
 	var cred *unix.Ucred

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"time"
 
@@ -77,4 +78,35 @@ func (f *File) Close() error {
 		return nil
 	}
 	return f.File.Close()
+}
+
+// Place is the log file or pipe of a setting.
+type Place struct {
+	Setting string
+	File    string      // may be no file: empty, "-" or "syslog"
+	Mode    fs.FileMode // with which the daemon makes it
+}
+
+// Wide returns the mode of an existing file that more users can read or change than the daemon
+// would let.
+func (p Place) Wide() (mode fs.FileMode, wide bool) {
+	if p.File == "" || p.File == "-" || p.File == "syslog" {
+		return 0, false
+	}
+	info, err := os.Stat(p.File)
+	if err != nil || info.Mode().Type()&^fs.ModeNamedPipe != 0 {
+		return 0, false // missing, or a device
+	}
+	mode = info.Mode().Perm()
+	return mode, mode&^p.Mode != 0
+}
+
+// Advise warns of logs that other users can read or change.
+func Advise(log *slog.Logger, all ...Place) {
+	for _, p := range all {
+		if mode, ok := p.Wide(); ok {
+			log.Warn("other users can read or change a log", "setting", p.Setting, "file", p.File,
+				"mode", fmt.Sprintf("%#o", mode), "fix", fmt.Sprintf("chmod %#o %s", mode&p.Mode, p.File))
+		}
+	}
 }

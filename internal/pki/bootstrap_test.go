@@ -3,9 +3,11 @@ package pki
 import (
 	"crypto/x509"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -152,5 +154,34 @@ func TestBootstrapRefusesDamagedCA(t *testing.T) {
 func TestBootstrapUnknownRole(t *testing.T) {
 	if err := Bootstrap(t.TempDir(), Options{Roles: []Role{"../x"}}); err == nil {
 		t.Error("accepted")
+	}
+}
+
+// TestGroupsKeepReading checks that a renewed key has the group of the former one if the group
+// could read that, and that nobody else can read either.
+func TestGroupsKeepReading(t *testing.T) {
+	dir := t.TempDir()
+	if err := Bootstrap(dir, Options{Roles: []Role{Router, Agent}}); err != nil {
+		t.Fatal(err)
+	}
+	group := os.Getgid()
+	if os.Getuid() == 0 {
+		group = 54321 // one that new files do not have anyway
+	}
+	key := FilesIn(dir, Router).Key
+	if err := errors.Join(os.Chown(key, -1, group), os.Chmod(key, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Bootstrap(dir, Options{Roles: []Role{Router, Agent}, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]fs.FileMode{key: 0o640, FilesIn(dir, Agent).Key: 0o600} {
+		info, err := os.Stat(name)
+		if err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+		if name == key && int(info.Sys().(*syscall.Stat_t).Gid) != group {
+			t.Errorf("the key has another group: %+v", info.Sys())
+		}
 	}
 }

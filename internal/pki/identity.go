@@ -171,6 +171,19 @@ func RoleIn(state *tls.ConnectionState) (role Role, shown bool) {
 	return RoleOf(state.PeerCertificates[0]), true
 }
 
+// NameIn names the client's certificate of a connection, for logs, by its first URI or else its
+// common name. Without a certificate, or with a nil state, the name is "".
+func NameIn(state *tls.ConnectionState) string {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return ""
+	}
+	shown := state.PeerCertificates[0]
+	if len(shown.URIs) > 0 {
+		return "certificate " + shown.URIs[0].String()
+	}
+	return "certificate " + shown.Subject.CommonName
+}
+
 // serve builds the configuration once for each certificate, so that session tickets are valid as
 // long as the certificate is in use.
 func (id *Identity) serve(build func(*material) *tls.Config, protocols ...string) *tls.Config {

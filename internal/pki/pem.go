@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/cognitora/dataplane/internal/replace"
 	"github.com/cognitora/dataplane/internal/rights"
@@ -24,10 +25,17 @@ func writePair(certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) erro
 	return writePEM(certFile, certificateBlock, der)
 }
 
+// writeKey writes a key. Of the modes of a key that it replaces, only the right of the group to read
+// is kept beside the owner's.
 func writeKey(name string, key *ecdsa.PrivateKey) error {
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return err
+	}
+	if was, err := os.Stat(name); err == nil && was.Mode().Perm()&^0o640 != 0 {
+		if err := os.Chmod(name, was.Mode().Perm()&0o640); err != nil {
+			return err
+		}
 	}
 	return writePEM(name, keyBlock, pkcs8)
 }

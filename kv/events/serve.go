@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/feed"
 	"github.com/cognitora/dataplane/kv/residency"
@@ -24,11 +26,12 @@ const maxWatchers = 64
 
 // Serve answers the Watch of cognitora.v1.Kv for an index on l until ctx ends, and closes l. It is
 // for a host without cgn-kvcached. Routers must show a certificate of the fleet if there is an
-// identity. Otherwise l should be a Unix socket.
-func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Identity) error {
+// identity. Otherwise l should be a Unix socket. refused records those who show another one; nil:
+// nobody does.
+func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Identity, refused *audit.Log) error {
 	creds := insecure.NewCredentials()
 	if id != nil && l.Addr().Network() != "unix" {
-		creds = credentials.NewTLS(id.Mutual("h2"))
+		creds = audit.Credentials(credentials.NewTLS(id.Mutual("h2")), refused, auditedPort)
 	}
 	g := grpc.NewServer(
 		grpc.Creds(creds), grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(16<<10),
@@ -37,7 +40,7 @@ func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Iden
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
 		grpc.WaitForHandlers(true),
 	)
-	pb.RegisterKvServer(g, &server{x: x, watchers: make(chan struct{}, maxWatchers)})
+	pb.RegisterKvServer(g, &server{x: x, watchers: make(chan struct{}, maxWatchers), refused: refused})
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
 	select {
@@ -56,15 +59,21 @@ type server struct {
 	pb.UnimplementedKvServer
 	x        *residency.Index
 	watchers chan struct{}
+	refused  *audit.Log // nil: off
 }
+
+// auditedPort is the port's name in the audit log.
+const auditedPort = "kv_events"
 
 // Watch streams the engine's blocks.
 func (s *server) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		if info, secured := p.AuthInfo.(credentials.TLSInfo); secured {
 			if role := pki.RoleOf(info.State.PeerCertificates[0]); role != pki.Router && role != pki.Ctl {
-				return status.Errorf(codes.PermissionDenied, "a certificate with the role %q may not watch; use that "+
-					"of a router", role)
+				why := fmt.Sprintf("a certificate with the role %q may not watch; use that of a router", role)
+				s.refused.Refuse(audit.Refusal{Reason: audit.ReasonRole, Detail: why, Key: pki.NameIn(&info.State),
+					Client: p.Addr.String(), Port: auditedPort, Asked: "Watch"})
+				return status.Error(codes.PermissionDenied, why)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
@@ -34,6 +35,8 @@ type Options struct {
 
 	FrameTimeout time.Duration // for Hello, and for the rest of a begun frame; 5 s
 	WriteTimeout time.Duration // for a client to take an answer; 5 s
+
+	Audit *audit.Log // of refused processes; nil: none
 
 	// Find describes blocks as Store.StatAll, also those that only other hosts have; nil:
 	// Store.StatAll

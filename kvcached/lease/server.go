@@ -142,6 +142,7 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 			s.o.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID,
 				"error", cmp.Or(err, errStranger))
 		}
+		s.o.Audit.Process("lease", p, cmp.Or(err, errStranger))
 		c.decline(&frame.Error{Status: frame.StatusDenied,
 			Text: "neither your user nor your groups may use this socket"})
 	case !s.enter(c):

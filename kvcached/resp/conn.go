@@ -211,9 +211,10 @@ func (c *conn) admit(name []byte, n int) (refused string) {
 	case found.arity >= 0 && n != found.arity, n < -found.arity:
 		return "ERR wrong number of arguments for '" + found.name + "' command"
 	case !c.authed() && found.flags&noAuth == 0:
-		return "NOAUTH Authentication required."
+		c.refuses(reasonNone, errNoAuth, "")
+		return errNoAuth
 	case c.user != nil && c.user.ReadOnly && found.flags&write != 0:
-		return "NOPERM this user has no permissions to run the '" + found.name + "' command"
+		return c.notPermitted(found)
 	}
 	c.command = found
 	return ""

@@ -45,7 +45,9 @@ func (c *conn) resolve(name []byte) (k key, refused string) {
 	if c.user != nil {
 		n, err := block.ParseNamespace(namespace)
 		if err != nil || n.Tenant != c.user.Tenant {
-			return key{}, "NOPERM the block address is of another tenant"
+			refused = "NOPERM the block address is of another tenant"
+			c.refuses(reasonDenied, refused, c.userName())
+			return key{}, refused
 		}
 	}
 	c.server.o.Store.Know(namespace)

@@ -100,6 +100,7 @@ func (c *conn) flush(namespaces ...string) {
 	if err == nil {
 		err = purge.Failed(done)
 	}
+	c.acted(strings.Join(namespaces, " "), err)
 	c.done(err)
 }
 

@@ -108,7 +108,7 @@ func (c *conn) exec() {
 		c.server.counters.commands.Add(1)
 		c.args, c.command = append(c.args[:0], q.args...), q.command
 		if c.user != nil && c.user.ReadOnly && q.command.flags&write != 0 { // AUTH came between
-			c.fail("NOPERM this user has no permissions to run the '" + q.command.name + "' command")
+			c.fail(c.notPermitted(q.command))
 		} else {
 			c.command.run(c)
 		}

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/purge"
 )
@@ -54,6 +55,8 @@ type Options struct {
 	Stall time.Duration
 	// Logger gets refused connections and failures of the store. Nil: slog.Default().
 	Logger *slog.Logger
+	// Audit gets a line for each FLUSHDB and FLUSHALL, and for each refused client. Nil: none.
+	Audit *audit.Log
 
 	// Bounds.
 	maxClients  int   // open connections; one more is refused; 0: 16,384

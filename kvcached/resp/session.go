@@ -41,6 +41,15 @@ func (c *conn) selectCommand() {
 
 const errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
 
+const errNoAuth = "NOAUTH Authentication required."
+
+// notPermitted returns the error of a user who may only read.
+func (c *conn) notPermitted(to command) (refused string) {
+	refused = "NOPERM this user has no permissions to run the '" + to.name + "' command"
+	c.refuses(reasonDenied, refused, c.userName())
+	return refused
+}
+
 // login authenticates the connection. refused is the error if the password is wrong.
 func (c *conn) login(name, password []byte) (refused string) {
 	if len(c.server.accounts) == 0 {
@@ -57,6 +66,11 @@ func (c *conn) login(name, password []byte) (refused string) {
 			c.server.o.Logger.Warn("a RESP client gave a wrong password", "remote",
 				c.stream.conn.RemoteAddr().String())
 		}
+		user := ""
+		if a != nil {
+			user = a.Name
+		}
+		c.refuses(reasonPassword, errWrongPass, user)
 		return errWrongPass
 	}
 	c.user = a

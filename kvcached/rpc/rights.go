@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached/store"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -101,8 +102,10 @@ func (s *Server) enter(ctx context.Context, fullMethod string) (*method, error) 
 	}
 	if may[role]&m.right == 0 {
 		s.stats.refused.Add(1)
-		return m, status.Errorf(codes.PermissionDenied, "a certificate with the role %q may not %s; %s takes one "+
-			"that may", role, m.right, m.name)
+		why := fmt.Sprintf("a certificate with the role %q may not %s; %s takes one that may", role, m.right, m.name)
+		s.o.Audit.Refuse(audit.Refusal{Reason: audit.ReasonRole, Detail: why, Key: pki.NameIn(&info.State),
+			Client: p.Addr.String(), Port: auditedPort, Asked: m.name})
+		return m, status.Error(codes.PermissionDenied, why)
 	}
 	return m, nil
 }
@@ -113,7 +116,11 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return nil, err
 	}
 	out, err := next(ctx, req)
-	return out, s.leave(m, err)
+	err = s.leave(m, err)
+	if m.right&(remove|operate) != 0 {
+		s.acted(ctx, m, req, err)
+	}
+	return out, err
 }
 
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -156,7 +163,7 @@ func caller(ctx context.Context) string {
 	}
 	switch a := p.AuthInfo.(type) {
 	case process:
-		return fmt.Sprintf("pid %d uid %d gid %d", a.PID, a.UID, a.GID)
+		return a.Peer.String()
 	case credentials.TLSInfo:
 		if certs := a.State.PeerCertificates; len(certs) > 0 {
 			return fmt.Sprintf("%s at %s", certs[0].Subject.CommonName, p.Addr)

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/alias"
@@ -132,6 +133,9 @@ type Options struct {
 	Drain time.Duration
 	// Logger gets the messages for the operator. Nil: slog.Default().
 	Logger *slog.Logger
+	// Audit gets a line for each call that removes blocks or operates the daemon, and for each
+	// refused caller. Nil: none.
+	Audit *audit.Log
 }
 
 // Server answers the calls of any number of listeners.
@@ -219,7 +223,7 @@ func (s *Server) credentials(l net.Listener, id *pki.Identity) (credentials.Tran
 	case l.Addr().Network() == "unix":
 		return peerCredentials{s, listen.AccessTo(l.Addr().String(), nil, nil)}, nil
 	case id != nil:
-		return credentials.NewTLS(id.Mutual("h2")), nil
+		return audit.Credentials(credentials.NewTLS(id.Mutual("h2")), s.o.Audit, auditedPort), nil
 	case s.o.Insecure && listen.Loopback(l.Addr().String()):
 		return insecure.NewCredentials(), nil
 	}

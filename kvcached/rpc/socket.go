@@ -50,6 +50,7 @@ func (pc peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.Aut
 		pc.server.stats.denied.Add(1)
 		pc.server.log.Warn("gRPC socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error",
 			cmp.Or(err, errStranger))
+		pc.server.o.Audit.Process(auditedPort, p, cmp.Or(err, errStranger))
 		return nil, nil, errors.Join(errStranger, err)
 	}
 	level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}

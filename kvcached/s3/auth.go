@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
@@ -91,6 +92,20 @@ func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
 		who.chain = &chain{key: key, amzDate: a.amzDate, scope: a.scope(), last: a.signature}
 	}
 	return who, nil
+}
+
+// denied records a request that is answered with 403. It names a key only if there is one.
+func (s *Server) denied(r *http.Request, why *apiError) {
+	if s.audit == nil {
+		return
+	}
+	refused := audit.Refusal{Reason: why.code, Detail: why.message, Client: r.RemoteAddr, Port: "s3", Asked: r.Method}
+	if a, err := authorizationOf(r); err == nil {
+		if k, known := s.keys[a.accessKey]; known {
+			refused.Key, refused.Tenant = k.Access, k.Tenant
+		}
+	}
+	s.audit.Refuse(refused)
 }
 
 // authorizationOf reads the signature from the header.

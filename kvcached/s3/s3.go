@@ -40,6 +40,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/kv/block"
 )
 
@@ -64,6 +65,7 @@ type Options struct {
 	Asked func(access, namespace string, key []byte)
 
 	Logger *slog.Logger // nil: slog.Default()
+	Audit  *audit.Log   // of refused clients; nil: none
 
 	Timeout time.Duration // for each MiB of a body, and for a small answer; 0: 30 s
 
@@ -81,6 +83,7 @@ type Server struct {
 	durable bool
 	asked   func(access, namespace string, key []byte)
 	log     *slog.Logger
+	audit   *audit.Log
 	timeout time.Duration
 	bodies  chan struct{} // a token per body on its way
 	parsing chan struct{} // a token per document being parsed; bodies bounds the waiters
@@ -101,7 +104,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		sink: o.Sink, keys: map[string]Key{}, durable: o.Durable, asked: o.Asked, log: cmp.Or(o.Logger, slog.Default()),
-		timeout: cmp.Or(o.Timeout, 30*time.Second), started: time.Now(),
+		audit: o.Audit, timeout: cmp.Or(o.Timeout, 30*time.Second), started: time.Now(),
 	}
 	for _, k := range o.Keys {
 		s.keys[k.Access] = k
@@ -150,6 +153,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.count.slowed.Add(1)
 	case answer.status == http.StatusForbidden:
 		s.count.denied.Add(1)
+		s.denied(r, answer)
 	case answer.status != http.StatusNotFound:
 		s.count.refused.Add(1)
 	}

@@ -163,6 +163,7 @@ func (s *Server) serveTLS(raw net.Conn) {
 	if err != nil {
 		s.count.handshakes.Add(1)
 		s.o.Logger.Debug("handshake failed", "peer", name, "error", err)
+		s.o.Audit.Stranger("tls-lane", raw.RemoteAddr(), err)
 		return
 	}
 	p := &link{s: s, host: h, remote: Remote{Host: name, Role: roleOf(c.ConnectionState())}}

@@ -131,6 +131,7 @@ func (op *operation) admit() error {
 		return err
 	}
 	if !op.link.s.o.Allow(op.link.remote.Role, op.f.Op) {
+		op.forbidden()
 		return wire.Forbidden
 	}
 	if op.link.s.closing.Load() && begins(&op.f) {

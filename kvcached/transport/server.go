@@ -12,6 +12,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/logging"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -23,6 +24,7 @@ type ServerOptions struct {
 	Identity *pki.Identity // must be given
 	Allow    Allow         // nil: DefaultAllow
 	Logger   *slog.Logger  // nil: slog.Default()
+	Audit    *audit.Log    // of refused peers; nil: none
 
 	UDP       []net.PacketConn // one QUIC listener each; closed by Close
 	TCP       net.Listener     // TLS lane; nil: none. Closed by Close
@@ -142,7 +144,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	}
 	s.stop, s.cancel = context.WithCancelCause(context.Background())
 	for _, c := range o.UDP {
-		t := &quic.Transport{Conn: c}
+		t := &quic.Transport{Conn: c, ConnContext: s.recorded}
 		if o.ResetKey != nil {
 			t.StatelessResetKey = (*quic.StatelessResetKey)(o.ResetKey)
 		}

@@ -2,10 +2,8 @@ package gateway
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/audit"
-	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/auth"
@@ -137,7 +134,9 @@ const causeKey = "cgn-cause"
 func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	a := arrivingAt(ctx)
 	if s, ok := ctx.Conn().(*secure); ok && !s.ConnectionState().HandshakeComplete {
-		if !g.stranger(s, err) {
+		if g.audit.Stranger("serving", s.RemoteAddr(), err) {
+			g.metrics.Rejected.WithLabelValues(audit.ReasonCertificate).Inc()
+		} else {
 			g.unencrypted(s, err)
 		}
 		return
@@ -207,25 +206,6 @@ func limited(e *apierror.Error, bytes int) *apierror.Error {
 	sized.Message += ": " + strconv.Itoa(bytes) + " bytes"
 	return &sized
 }
-
-// stranger records a client whose certificate was refused in the handshake, which is all that the
-// client hears. stranger returns false for other errors.
-func (g *Gateway) stranger(c net.Conn, err error) bool {
-	const longest = 256 // bytes of what TLS says, which may name the certificate
-	if _, bad := errors.AsType[*tls.CertificateVerificationError](err); !bad && !errors.Is(err, pki.ErrRole) &&
-		!strings.Contains(err.Error(), "client didn't provide a certificate") { // crypto/tls exports no value
-		return false
-	}
-	g.metrics.Rejected.WithLabelValues(codeCertificate).Inc()
-	if g.audit != nil {
-		detail := err.Error()
-		g.audit.Refuse(audit.Refusal{Reason: codeCertificate, Detail: detail[:min(len(detail), longest)],
-			Client: c.RemoteAddr().String(), Port: "serving"})
-	}
-	return true
-}
-
-const codeCertificate = "client_certificate"
 
 // unencrypted answers a client that speaks plain HTTP to the TLS port. unencrypted ignores any
 // other connection that ends before the handshake.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
@@ -35,7 +36,7 @@ type Router struct {
 	Lookups        *prometheus.CounterVec // result
 	SessionAnswers *prometheus.CounterVec // result
 	AccessDropped  prometheus.Counter
-	Audit          Audit
+	Audit          audit.Metrics
 	SpansDropped   *prometheus.CounterVec // reason
 	Panics         prometheus.Counter
 	Takeovers      *prometheus.CounterVec // outcome
@@ -125,7 +126,8 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
-		Audit: newAudit(s), Handovers: newHandovers(s), Resumed: newResumed(s), Limited: newLimited(s),
+		Audit:     audit.NewMetrics(s, "cgn_router"),
+		Handovers: newHandovers(s), Resumed: newResumed(s), Limited: newLimited(s),
 		Handover: s.Histogram("cgn_router_handover_seconds", "Time from the answer of the node that has computed a "+
 			"prompt until the answering node has its request.", pickBuckets).WithLabelValues(),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
@@ -175,18 +177,6 @@ func New() *Router {
 		EventLag: s.Histogram("cgn_router_kernel_event_lag_seconds",
 			"Time from a retransmission timeout, reset or failed connection in the kernel to this router's reaction.",
 			eventBuckets).WithLabelValues(),
-	}
-}
-
-// Audit are the metrics of the audit log.
-type Audit struct{ Lost, Suppressed prometheus.Counter }
-
-func newAudit(s *metric.Set) Audit {
-	return Audit{
-		Lost: s.Counter("cgn_router_audit_lost_total",
-			"Audit log lines lost: the writer was behind, or a write has failed.").WithLabelValues(),
-		Suppressed: s.Counter("cgn_router_audit_suppressed_total", "Refused identities without an audit log line of "+
-			"their own (audit.refusals_per_second); another line has their number.").WithLabelValues(),
 	}
 }
 

@@ -1,0 +1,67 @@
+// Package audittest reads audit logs in tests of daemons.
+package audittest
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Line is a line of an audit log.
+type Line struct {
+	Event, Action, Object, Outcome, By, Reason, Detail, Key, Tenant, Client, Port, Asked string
+
+	Suppressed int
+}
+
+// Lines reads an audit log.
+func Lines(t testing.TB, name string) (all []Line) {
+	t.Helper()
+	page, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.Lines(string(page)) {
+		var l Line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// Await waits until the log has a line that is wanted, and fails after a minute without one.
+func Await(t testing.TB, name, what string, wanted func(l Line) bool) {
+	t.Helper()
+	for deadline, tick := time.After(time.Minute), time.Tick(5*time.Millisecond); ; {
+		if slices.ContainsFunc(Lines(t, name), wanted) {
+			return
+		}
+		select {
+		case <-tick:
+		case <-deadline:
+			t.Fatalf("no line: %s, of %+v", what, Lines(t, name))
+		}
+	}
+}
+
+// Act waits for an act that begins so, as "action, object, outcome".
+func Act(t testing.TB, name, want string) {
+	t.Helper()
+	Await(t, name, want, func(l Line) bool {
+		return l.Event == "act" && strings.HasPrefix(l.Action+", "+l.Object+", "+l.Outcome, want)
+	})
+}
+
+// Refusal waits for a refusal at a port, with a reason and whom it names, all as "port reason key".
+func Refusal(t testing.TB, name, want string) {
+	t.Helper()
+	Await(t, name, want, func(l Line) bool {
+		return l.Event == "refusal" && l.Detail != "" && l.Client != "" &&
+			strings.TrimSpace(l.Port+" "+l.Reason+" "+l.Key) == want
+	})
+}

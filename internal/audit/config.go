@@ -1,0 +1,78 @@
+package audit
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cognitora/dataplane/internal/logfile"
+	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/internal/rights"
+)
+
+// Config is the section [audit] of a daemon's configuration.
+type Config struct {
+	Log      string `toml:"log" default:"" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); empty: no audit log"`
+	Refusals int    `toml:"refusals_per_second" default:"10" help:"most lines a second about refused identities with one reason; the next line tells how many were left out"`
+}
+
+// Validate returns an error if too few refusals may have lines.
+func (c *Config) Validate() error {
+	if c.Refusals < 1 {
+		return fmt.Errorf("audit.refusals_per_second: %d is too small; use 1 or more", c.Refusals)
+	}
+	return nil
+}
+
+// Examine checks that the log can be written.
+func (c *Config) Examine() error {
+	if c.Log == "" || c.Log == "-" || c.Log == "syslog" {
+		return nil
+	}
+	return problem(rights.Appendable(c.Log))
+}
+
+// File returns the log's place.
+func (c *Config) File() logfile.Place {
+	return logfile.Place{Setting: "audit.log", File: c.Log, Mode: FileMode}
+}
+
+// Open opens the log of a daemon. The result is nil without one. Lines that are lost are counted
+// and logged to log.
+func (c *Config) Open(program string, m Metrics, log *slog.Logger) (*Log, error) {
+	if c.Log == "" {
+		return nil, nil
+	}
+	l, err := New(Options{
+		To: c.Log, Program: program, RefusalsPerSecond: c.Refusals, Suppressed: m.Suppressed.Inc,
+		Lost: func(lines int, err error) {
+			m.Lost.Add(float64(lines))
+			if err != nil {
+				log.Error("audit log not written", "error", err, "lines", lines)
+			}
+		},
+	})
+	return l, problem(err)
+}
+
+func problem(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("audit.log: %w; name a file in a directory that the daemon can write to (--audit-log FILE), "+
+		"or - for standard output, or syslog", err)
+}
+
+// Metrics are the metrics of an audit log.
+type Metrics struct{ Lost, Suppressed prometheus.Counter }
+
+// NewMetrics defines the metrics. prefix begins their names, such as cgn_router.
+func NewMetrics(s *metric.Set, prefix string) Metrics {
+	return Metrics{
+		Lost: s.Counter(prefix+"_audit_lost_total",
+			"Audit log lines lost: the writer was behind, or a write has failed.").WithLabelValues(),
+		Suppressed: s.Counter(prefix+"_audit_suppressed_total", "Refused identities without an audit log line of "+
+			"their own (audit.refusals_per_second); another line has their number.").WithLabelValues(),
+	}
+}
