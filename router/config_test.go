@@ -38,6 +38,13 @@ func TestAdvice(t *testing.T) {
 		"--backend http://e:1 --policy-file " + file:              "router.policy_file: cost.temperature: no effect in mode random",
 		"--backend http://e:1 --policy-file " + file + ".no-file": "",
 		"--backend http://e:1 --mode cost --policy-file " + file:  "",
+		"--backend http://e:1 --listen :1 --insecure-listen":      "router.listen: anybody who reaches :1 may use it",
+		"--backend http://e:1 --listen :1 --insecure-listen --keys-file k": "router.listen: API keys and tokens cross the " +
+			"network to :1 unencrypted",
+		"--backend http://e:1 --listen :1 --keys-file k --tls.cert c --tls.key k":      "",
+		"--backend http://e:1 --listen :1 --tls.cert c --tls.key k --tls.client_ca ca": "",
+		"--backend http://e:1 --admin :1 --insecure-admin --keys-file k": "router.admin: API keys and tokens cross the " +
+			"network to :1 unencrypted, and whoever",
 	} {
 		var c router.Config
 		_ = config.Load(&c, config.Options{Program: "cgn-router", Args: strings.Fields(args)})
@@ -45,9 +52,10 @@ func TestAdvice(t *testing.T) {
 			t.Errorf("%s: %q, want %q", args, got, want)
 		}
 	}
-	c := router.Config{Models: []router.ModelConfig{{
-		Name: "m", Policy: `{"score":{"epsilon":0.5},"mode":"cost"}`, Pools: map[string][]string{"decode": {"a"}},
-	}}, Backends: []router.BackendConfig{{URL: "http://e:1", ID: "a", Role: "prefill"}}}
+	c := router.Config{Router: router.RouterConfig{Listen: "localhost:1", Admin: "localhost:2"},
+		Models: []router.ModelConfig{{
+			Name: "m", Policy: `{"score":{"epsilon":0.5},"mode":"cost"}`, Pools: map[string][]string{"decode": {"a"}},
+		}}, Backends: []router.BackendConfig{{URL: "http://e:1", ID: "a", Role: "prefill"}}}
 	if got := c.Advise(); len(got) != 1 || got[0] != "model[0].policy: score.epsilon: no effect in mode cost" {
 		t.Errorf("%q", got)
 	}

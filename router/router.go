@@ -346,7 +346,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	r.started()
 	r.offer(g)
 	r.log.Info("router serves", "address", r.serving.Addr().String(), "admin", r.adminAt.Addr().String(), "mode",
-		r.policy.Load().Mode.String())
+		r.policy.Load().Mode.String(), "auth", r.config.identities())
 	g.Go("drain", func(ctx context.Context) error {
 		select {
 		case <-drain.Done():
