@@ -117,7 +117,7 @@ func (a *Agent) admin() *adminport.Server {
 		"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
 		mux.HandleFunc("GET /debug/pprof/"+path, handler)
 	}
-	return adminport.New(a.config.AdminTLS.Guard(mux), a.adminTLS, a.log)
+	return adminport.New(a.config.AdminTLS.Guard(a.config.Agent.Admin, mux), a.adminTLS, a.log)
 }
 
 func (a *Agent) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -40,7 +40,7 @@ func (d *Daemon) admin() *adminport.Server {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return adminport.New(d.config.AdminTLS.Guard(mux), d.adminTLS, d.log)
+	return adminport.New(d.config.AdminTLS.Guard(d.config.Daemon.Admin, mux), d.adminTLS, d.log)
 }
 
 func (d *Daemon) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -293,7 +293,7 @@ func (r *Router) assemble() {
 	r.gateway = gateway.New(parts, bounds, c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
-	r.admins = &adminRights{&c.AdminTLS, r.door}
+	r.admins = &adminRights{c.Router.Admin, &c.AdminTLS, r.door}
 	r.admin = adminport.New(r.handover.closing(r.audited(r.adminRoutes())), r.adminTLS, r.log)
 	r.admin.ConnState = r.handover.count
 }
