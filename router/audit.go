@@ -20,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/keys"
@@ -37,14 +38,16 @@ func (a *AuditConfig) open(r *Router) (*audit.Log, error) {
 	if a.Log == "" {
 		return nil, nil
 	}
+	outage := logfile.Outage{Log: r.log, Name: "audit log"}
 	log, err := audit.New(audit.Options{
 		To: a.Log, Program: "cgn-router", RefusalsPerSecond: a.Refusals, Suppressed: r.metrics.Audit.Suppressed.Inc,
 		Lost: func(lines int, err error) {
 			r.metrics.Audit.Lost.Add(float64(lines))
 			if err != nil {
-				r.log.Error("audit log not written", "error", err, "lines", lines)
+				outage.Failed(err, lines)
 			}
 		},
+		Worked: outage.Worked,
 	})
 	return log, auditProblem(err)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
@@ -191,12 +192,14 @@ func (r *Router) openAccessLog() (err error) {
 	if r.config.Log.Access == "" {
 		return nil
 	}
+	outage := logfile.Outage{Log: r.log, Name: "access log"}
 	r.access, err = accesslog.New(accesslog.Options{
 		Path: r.config.Log.Access, Queue: r.config.Log.AccessQueue, Dropped: r.metrics.AccessDropped.Inc,
 		Failed: func(err error, lines int) {
 			r.metrics.AccessDropped.Add(float64(lines))
-			r.log.Error("access log not written", "error", err, "lines", lines)
+			outage.Failed(err, lines)
 		},
+		Worked: outage.Worked,
 	})
 	if err != nil {
 		return accessLogProblem(err)
