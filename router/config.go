@@ -246,6 +246,7 @@ func (c *Config) Validate() error {
 	c.Usage.validate(bad)
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
+	c.validateFiles(bad)
 	c.validateTakeover(bad)
 	c.Traces.validate(bad)
 	c.validateKernelEvents(bad)

@@ -61,6 +61,34 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
+// TestALogHasAFileOfItsOwn checks that no log is another setting's file, under whatever name.
+func TestALogHasAFileOfItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("keys"), []byte(`{"keys":[]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(at("keys"), at("link")); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--keys-file " + at("keys") + " --audit-log " + at("log"):      "",
+		"--keys-file " + at("keys") + " --audit-log " + at("keys"):     "audit.log: " + at("keys") + " is the file of auth.keys_file",
+		"--keys-file " + at("keys") + " --access-log " + at("link"):    "log.access: " + at("link") + " is the file of auth.keys_file",
+		"--audit-log " + at("log") + " --access-log " + at("x/../log"): "log.access: " + at("x/../log") + " is the file of audit.log",
+		"--audit-log /dev/null --access-log /dev/null":                 "",
+		"--audit-log - --access-log -":                                 "",
+		"--usage-dir " + dir + " --access-log " + at("log"):            "log.access: " + at("log") + " is in usage.dir",
+		"--usage-dir " + dir + " --access-log " + at("../other-log"):   "",
+	} {
+		var c router.Config
+		err := config.Load(&c, config.Options{Program: "cgn-router", Args: strings.Fields("--backend http://e:1 " + args)})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
 func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 	for args, want := range map[string]string{
 		"--backend http://e:1": "",
