@@ -117,7 +117,7 @@ func (a *Agent) admin() *adminport.Server {
 		"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
 		mux.HandleFunc("GET /debug/pprof/"+path, handler)
 	}
-	guarded := adminport.Audited(a.audit, adminport.Changes{}, a.config.AdminTLS.Guard(mux))
+	guarded := adminport.Audited(a.audit, adminport.Changes{}, a.config.AdminTLS.Guard(a.config.Agent.Admin, mux))
 	return adminport.New(guarded, a.adminTLS, a.log)
 }
 

@@ -40,7 +40,7 @@ func (d *Daemon) admin() *adminport.Server {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	guarded := adminport.Audited(d.audit, adminport.Changes{}, d.config.AdminTLS.Guard(mux))
+	guarded := adminport.Audited(d.audit, adminport.Changes{}, d.config.AdminTLS.Guard(d.config.Daemon.Admin, mux))
 	return adminport.New(guarded, d.adminTLS, d.log)
 }
 

@@ -319,7 +319,7 @@ func TestOnlyThisHostChangesAdapters(t *testing.T) {
 		"127.0.0.1:5": 400, "[::1]:5": 400, "@": 400, "10.0.0.9:5": 403, "[2001:db8::1]:5": 403, "x": 403,
 	} {
 		for _, path := range []string{"/adapters/load", "/adapters/unload"} {
-			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("{}"))
+			r := httptest.NewRequest(http.MethodPost, "http://localhost"+path, strings.NewReader("{}"))
 			if r.RemoteAddr = at; at == "@" {
 				r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.UnixAddr{Net: "unix"}))
 			}
@@ -330,7 +330,7 @@ func TestOnlyThisHostChangesAdapters(t *testing.T) {
 			}
 		}
 	}
-	r := httptest.NewRequest(http.MethodPost, "/adapters/load", strings.NewReader("{}"))
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/adapters/load", strings.NewReader("{}"))
 	r.RemoteAddr = "127.0.0.1:5"
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	w := httptest.NewRecorder()

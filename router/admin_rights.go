@@ -15,8 +15,9 @@ import (
 // everybody must show one of them, also on this host. Otherwise everybody may read, and this host
 // may change.
 type adminRights struct {
-	tls  *adminport.TLS
-	keys *auth.Door // nil: there are no API keys and no tokens
+	address string // of the port
+	tls     *adminport.TLS
+	keys    *auth.Door // nil: there are no API keys and no tokens
 }
 
 func (a *adminRights) asks() bool { return a.keys != nil || a.tls.Certified() }
@@ -28,7 +29,7 @@ var readingPosts = map[string]bool{"/debug/route": true, "/busy_threshold": true
 // guard returns a handler that passes on to next what a client may ask.
 func (a *adminRights) guard(next http.Handler) http.Handler {
 	if !a.asks() {
-		return next
+		return adminport.Local(a.address, next)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		change := true

@@ -32,6 +32,7 @@ func (c *Config) Advise() (notes []string) {
 			notes = append(notes, note)
 		}
 	}
+	notes = append(notes, c.exposed()...)
 	if doc, err := rights.ReadFile(c.Router.PolicyFile); err == nil {
 		notes = append(notes, idle("router.policy_file", doc, c.Router.Mode)...)
 	}
@@ -39,6 +40,31 @@ func (c *Config) Advise() (notes []string) {
 		notes = append(notes, idle(fmt.Sprintf("model[%d].policy", i), []byte(m.Policy), "")...)
 		if len(m.Cascade) > 0 && !c.Router.Cascade.Enabled {
 			notes = append(notes, fmt.Sprintf("model[%d].cascade has no effect; set router.cascade.enabled = true", i))
+		}
+	}
+	return notes
+}
+
+// exposed warns about ports that other hosts reach, and that are open or unencrypted because
+// insecure_listen or insecure_admin is set.
+func (c *Config) exposed() (notes []string) {
+	for _, p := range []struct {
+		field, address, tls     string
+		encrypted, certificates bool
+	}{
+		{"router.listen", c.Router.Listen, "tls", c.TLS.Cert != "", c.TLS.ClientCA != ""},
+		{"router.admin", c.Router.Admin, "admin_tls", c.AdminTLS.Cert != "", c.AdminTLS.Certified()},
+	} {
+		switch {
+		case listen.Loopback(p.address):
+		case !c.Auth.on() && !p.certificates:
+			notes = append(notes, fmt.Sprintf("%s: anybody who reaches %s may use it, because nothing asks who comes; set "+
+				"auth.keys_file, auth.keys_etcd or auth.oidc, unless something in front of it authenticates", p.field,
+				p.address))
+		case c.Auth.on() && !p.encrypted:
+			notes = append(notes, fmt.Sprintf("%s: API keys and tokens cross the network to %s unencrypted, and whoever "+
+				"reads one can use it; set %s.cert and .key, unless something in front of it encrypts", p.field, p.address,
+				p.tls))
 		}
 	}
 	return notes

@@ -186,8 +186,48 @@ func TestAuditLinesThatAreLost(t *testing.T) {
 	mustAll(t, "a full disk", []*reply{s.chat(chatBody("hello", plain))})
 	s.NoteReload(nil)
 	eventually(t, "lines are lost", func() bool { return s.metrics().sum("cgn_router_audit_lost_total") >= 2 })
-	if s.log.count("audit log not written") == 0 {
+	if s.log.count("audit log not written") != 1 {
 		t.Error("the log says nothing")
+	}
+}
+
+// TestLogsAfterAFullDisk checks that each log that cannot be written has one line in the router's
+// log, whatever clients send, and one that counts what was lost once it can be written again.
+func TestLogsAfterAFullDisk(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	audit, access := filepath.Join(dir, "audit"), filepath.Join(dir, "access")
+	link := func(to ...string) {
+		for i, name := range []string{audit, access} {
+			_ = os.Remove(name) // the first time there is none
+			if err := os.Symlink(to[i], name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	link("/dev/full", "/dev/full")
+	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Audit.Log, c.Log.Access = audit, access })
+	for _, i := range []float64{0, 1} {
+		s.NoteReload(nil)
+		mustAll(t, "a full disk", []*reply{s.chat(chatBody("hello", plain))})
+		eventually(t, "lines are lost", func() bool {
+			m := s.metrics()
+			return m.sum("cgn_router_audit_lost_total") >= 2+i && m.sum("cgn_router_access_log_dropped_total") == 1+i
+		})
+	}
+	for _, what := range []string{"audit log", "access log"} {
+		if n := s.log.count(what + " not written"); n != 1 {
+			t.Errorf("%s: %d lines", what, n)
+		}
+	}
+	link(filepath.Join(dir, "a"), filepath.Join(dir, "b"))
+	if err := s.ReopenLogs(); err != nil {
+		t.Fatal(err)
+	}
+	s.NoteReload(nil)
+	mustAll(t, "with room", []*reply{s.chat(chatBody("hello", plain))})
+	for _, what := range []string{`audit log written again" lines_lost=3`, `access log written again" lines_lost=2`} {
+		eventually(t, what, func() bool { return s.log.count(what) == 1 })
 	}
 }
 

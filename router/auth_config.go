@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,14 +19,14 @@ import (
 
 // AuthConfig says who may use the serving port.
 type AuthConfig struct {
-	KeysFile     string              `toml:"keys_file" default:"" flag:"keys-file" help:"file with the API keys that clients may use, as cgn-ctl key create --keys-file writes it; it has the keys' hashes, and only its owner and its group may read it; read again every 2 s. Empty: no file. Without keys_file, keys_etcd, oidc and certificate clients need not say who they are"`
+	KeysFile     string              `toml:"keys_file" empty:"refused" flag:"keys-file" help:"file with the API keys that clients may use, as cgn-ctl key create --keys-file writes it; it has the keys' hashes, and only its owner and its group may read it; read again every 2 s. Empty: no file. Without keys_file, keys_etcd, oidc and certificate clients need not say who they are"`
 	KeysEtcd     bool                `toml:"keys_etcd" default:"false" flag:"keys-etcd" help:"take the API keys that clients may use from etcd, where cgn-ctl key create stores them; a revoked key ends at once on all routers. While etcd is away the keys known last count on"`
 	Revoked      string              `toml:"revoked" default:"end" oneof:"end|finish" help:"what becomes of the running requests of a key that is revoked: end breaks them off, finish lets them finish"`
 	OIDC         OIDCConfig          `toml:"oidc" help:"Tokens of an OpenID Connect provider, in place of API keys or beside them (docs/auth.md). Without issuer no token counts."`
 	Certificates []CertificateConfig `toml:"certificate" help:"rights of clients that show a certificate of tls.client_ca and neither a key nor a token, one table each"`
 
 	Isolation           string `toml:"isolation" default:"none" flag:"isolation" oneof:"none|tenant|key" help:"who shares cached prompts; none: all clients; tenant: the keys of one tenant; key: nobody, each key has its own. Then nobody learns from the time of an answer what others have asked (docs/auth.md). The router gives engines a cache_salt; it says which engines do not obey one. Needs keys, tokens or certificates with rights, and isolation_secret_file"`
-	IsolationSecretFile string `toml:"isolation_secret_file" default:"" flag:"isolation-secret-file" help:"file with a secret of at least 32 bytes, the same for all routers of a fleet, from which the salts of tenants and keys follow; only its owner and its group may read it. Another secret makes all cached prompts unknown. Read at the start"`
+	IsolationSecretFile string `toml:"isolation_secret_file" empty:"refused" flag:"isolation-secret-file" help:"file with a secret of at least 32 bytes, the same for all routers of a fleet, from which the salts of tenants and keys follow; only its owner and its group may read it. Another secret makes all cached prompts unknown. Read at the start"`
 }
 
 // CertificateConfig maps a client certificate.
@@ -49,6 +50,26 @@ func (g *GrantConfig) grant() trust.Grant {
 
 // on says whether clients must say who they are.
 func (a *AuthConfig) on() bool { return a.keyed() || a.OIDC.Issuer != "" || len(a.Certificates) > 0 }
+
+// noIdentities is the result of identities if any client may ask.
+const noIdentities = "none"
+
+// identities says how clients of the serving port say who they are: none, or some of keys, oidc and
+// certificates with commas between.
+func (c *Config) identities() string {
+	var all []string
+	for _, way := range []struct {
+		name string
+		on   bool
+	}{
+		{"keys", c.Auth.keyed()}, {"oidc", c.Auth.OIDC.Issuer != ""}, {"certificates", c.TLS.ClientCA != ""},
+	} {
+		if way.on {
+			all = append(all, way.name)
+		}
+	}
+	return cmp.Or(strings.Join(all, ","), noIdentities)
+}
 
 // keyed says whether API keys count.
 func (a *AuthConfig) keyed() bool { return a.KeysFile != "" || a.KeysEtcd }

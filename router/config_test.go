@@ -38,6 +38,13 @@ func TestAdvice(t *testing.T) {
 		"--backend http://e:1 --policy-file " + file:              "router.policy_file: cost.temperature: no effect in mode random",
 		"--backend http://e:1 --policy-file " + file + ".no-file": "",
 		"--backend http://e:1 --mode cost --policy-file " + file:  "",
+		"--backend http://e:1 --listen :1 --insecure-listen":      "router.listen: anybody who reaches :1 may use it",
+		"--backend http://e:1 --listen :1 --insecure-listen --keys-file k": "router.listen: API keys and tokens cross the " +
+			"network to :1 unencrypted",
+		"--backend http://e:1 --listen :1 --keys-file k --tls.cert c --tls.key k":      "",
+		"--backend http://e:1 --listen :1 --tls.cert c --tls.key k --tls.client_ca ca": "",
+		"--backend http://e:1 --admin :1 --insecure-admin --keys-file k": "router.admin: API keys and tokens cross the " +
+			"network to :1 unencrypted, and whoever",
 	} {
 		var c router.Config
 		_ = config.Load(&c, config.Options{Program: "cgn-router", Args: strings.Fields(args)})
@@ -45,11 +52,40 @@ func TestAdvice(t *testing.T) {
 			t.Errorf("%s: %q, want %q", args, got, want)
 		}
 	}
-	c := router.Config{Models: []router.ModelConfig{{
-		Name: "m", Policy: `{"score":{"epsilon":0.5},"mode":"cost"}`, Pools: map[string][]string{"decode": {"a"}},
-	}}, Backends: []router.BackendConfig{{URL: "http://e:1", ID: "a", Role: "prefill"}}}
+	c := router.Config{Router: router.RouterConfig{Listen: "localhost:1", Admin: "localhost:2"},
+		Models: []router.ModelConfig{{
+			Name: "m", Policy: `{"score":{"epsilon":0.5},"mode":"cost"}`, Pools: map[string][]string{"decode": {"a"}},
+		}}, Backends: []router.BackendConfig{{URL: "http://e:1", ID: "a", Role: "prefill"}}}
 	if got := c.Advise(); len(got) != 1 || got[0] != "model[0].policy: score.epsilon: no effect in mode cost" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestALogHasAFileOfItsOwn checks that no log is another setting's file, under whatever name.
+func TestALogHasAFileOfItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("keys"), []byte(`{"keys":[]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(at("keys"), at("link")); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--keys-file " + at("keys") + " --audit-log " + at("log"):      "",
+		"--keys-file " + at("keys") + " --audit-log " + at("keys"):     "audit.log: " + at("keys") + " is the file of auth.keys_file",
+		"--keys-file " + at("keys") + " --access-log " + at("link"):    "log.access: " + at("link") + " is the file of auth.keys_file",
+		"--audit-log " + at("log") + " --access-log " + at("x/../log"): "log.access: " + at("x/../log") + " is the file of audit.log",
+		"--audit-log /dev/null --access-log /dev/null":                 "",
+		"--audit-log - --access-log -":                                 "",
+		"--usage-dir " + dir + " --access-log " + at("log"):            "log.access: " + at("log") + " is in usage.dir",
+		"--usage-dir " + dir + " --access-log " + at("../other-log"):   "",
+	} {
+		var c router.Config
+		err := config.Load(&c, config.Options{Program: "cgn-router", Args: strings.Fields("--backend http://e:1 " + args)})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
 	}
 }
 

@@ -354,7 +354,7 @@ func TestThresholdsAreChangedLocally(t *testing.T) {
 	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	from := func(client, doc string) (int, string) {
-		req := httptest.NewRequest(http.MethodPost, "/busy_threshold", strings.NewReader(doc))
+		req := httptest.NewRequest(http.MethodPost, "http://localhost/busy_threshold", strings.NewReader(doc))
 		req.RemoteAddr = client
 		w := httptest.NewRecorder()
 		s.AdminHandler().ServeHTTP(w, req)
@@ -374,7 +374,7 @@ func TestThresholdsAreChangedLocally(t *testing.T) {
 		!strings.Contains(body, "cross_origin") {
 		t.Errorf("another site's page: %d %s", status, body)
 	}
-	req := httptest.NewRequest(http.MethodPost, "/busy_threshold", strings.NewReader(change))
+	req := httptest.NewRequest(http.MethodPost, "http://localhost/busy_threshold", strings.NewReader(change))
 	req.RemoteAddr = "@"
 	at := &net.UnixAddr{Name: "/run/admin.sock", Net: "unix"}
 	w := httptest.NewRecorder()
@@ -385,6 +385,23 @@ func TestThresholdsAreChangedLocally(t *testing.T) {
 	for _, client := range []string{"127.0.0.1:1234", "[::1]:1234"} {
 		if status, body := from(client, change); status != 200 {
 			t.Errorf("%s: %d %s", client, status, body)
+		}
+	}
+	// a page whose name points at this host
+	for _, at := range []string{s.AdminAddr().String(), s.Addr().String()} {
+		req, err := http.NewRequest(http.MethodPost, "http://"+at+"/busy_threshold", strings.NewReader(change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "evil.example"
+		req.Header.Set("Origin", "http://evil.example")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 403 {
+			t.Errorf("a rebound page at %s: %d", at, resp.StatusCode)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/router/limits"
@@ -38,6 +39,9 @@ func (c *Config) validateLimits(bad problem) {
 			bad(field("tenant"), "empty, as model is; name a tenant, a model or both")
 		} else if err := trust.CheckTenant(t.Tenant); err != nil && t.Tenant != "" && t.Tenant != limits.EachTenant {
 			bad(field("tenant"), "%v", err)
+		}
+		if strings.Contains(t.Model, "*") {
+			bad(field("model"), "%q holds '*', which no name of a model does; name one model, or leave it out for all", t.Model)
 		}
 		if name := aliases[t.Model]; name != "" {
 			bad(field("model"), "%q is an alias of %s; name the model itself", t.Model, name)

@@ -350,6 +350,8 @@ func TestLimitTablesAreChecked(t *testing.T) {
 	for want, tables := range map[string][]router.LimitTable{
 		"limit[0].tenant: empty, as model is":                        {{Rates: one}},
 		`limit[0].tenant: "a b" holds ' '`:                           {{Tenant: "a b", Rates: one}},
+		`limit[0].model: "si*" holds '*'`:                            {{Model: "si*", Rates: one}},
+		`limit[0].model: "*" holds '*'`:                              {{Tenant: "a", Model: "*", Rates: one}},
 		`limit[0].model: "fast" is an alias of small`:                {{Model: "fast", Rates: one}},
 		"limit[1].tenant: another table is for the same tenant":      {{Tenant: "a", Rates: one}, {Tenant: "a", Rates: one}},
 		"limit[0].requests_per_minute: 0, as all limits of the":      {{Tenant: "a"}},

@@ -47,6 +47,9 @@ func (c *RateLimitConfig) validate(bad problem) {
 	if c.SentinelsWord != "" && c.Master == "" {
 		bad("ratelimit.sentinel_password_file", "needs sentinel_master")
 	}
+	if len(c.Redis) == 0 {
+		c.validateAlone(bad)
+	}
 	if t := c.Timeout.Std(); t < time.Millisecond || t > 10*time.Second {
 		bad("ratelimit.timeout", "%v is not in 1ms..10s", t)
 	}
@@ -64,6 +67,21 @@ func (c *RateLimitConfig) validate(bad problem) {
 	}
 	if !c.TLS && (c.CA != "" || c.Cert != "") {
 		bad("ratelimit.tls", "false, but ratelimit.ca or ratelimit.cert is set; set tls = true, or leave them out")
+	}
+}
+
+// validateAlone refuses settings that do nothing without Redis.
+func (c *RateLimitConfig) validateAlone(bad problem) {
+	for _, s := range []struct {
+		key string
+		set bool
+	}{
+		{"mode", c.Mode == "exact"}, {"on_failure", c.OnFailure != shared.Local}, {"username", c.Username != ""},
+		{"password_file", c.Password != ""}, {"database", c.Database != 0}, {"tls", c.TLS},
+	} {
+		if s.set {
+			bad("ratelimit."+s.key, "does nothing without ratelimit.redis; name the address of Redis, or leave it out")
+		}
 	}
 }
 

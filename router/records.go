@@ -2,6 +2,7 @@ package router
 
 import (
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/router/tally"
 	"github.com/cognitora/dataplane/router/traces"
 )
@@ -30,12 +31,14 @@ func (s *records) openAccess(r *Router) (err error) {
 	if r.config.Log.Access == "" {
 		return nil
 	}
+	outage := logfile.Outage{Log: r.log, Name: "access log"}
 	s.access, err = accesslog.New(accesslog.Options{
 		Path: r.config.Log.Access, Queue: r.config.Log.AccessQueue, Dropped: r.metrics.AccessDropped.Inc,
 		Failed: func(err error, lines int) {
 			r.metrics.AccessDropped.Add(float64(lines))
-			r.log.Error("access log not written", "error", err, "lines", lines)
+			outage.Failed(err, lines)
 		},
+		Worked: outage.Worked,
 	})
 	if err != nil {
 		return accessLogProblem(err)

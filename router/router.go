@@ -155,7 +155,7 @@ func (r *Router) assemble() {
 	r.gateway = gateway.New(parts, bounds, c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
-	r.callers.admins = &adminRights{&c.AdminTLS, r.callers.door}
+	r.callers.admins = &adminRights{c.Router.Admin, &c.AdminTLS, r.callers.door}
 	admin := adminport.Audited(r.audit, changes(), r.adminRoutes())
 	r.admin = adminport.New(r.handover.closing(admin), r.ports.adminTLS, r.log)
 	r.admin.ConnState = r.handover.count
@@ -209,7 +209,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	r.started()
 	r.offer(g)
 	r.log.Info("router serves", "address", r.Addr().String(), "admin", r.AdminAddr().String(), "mode",
-		r.policies.current.Load().Mode.String())
+		r.policies.current.Load().Mode.String(), "auth", r.config.identities())
 	g.Go("drain", func(ctx context.Context) error {
 		select {
 		case <-drain.Done():

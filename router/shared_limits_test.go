@@ -156,6 +156,9 @@ func TestSharedLimitSettings(t *testing.T) {
 		"ratelimit.connections":            func(c *router.RateLimitConfig) { c.Connections = 0 },
 		"ratelimit.username":               func(c *router.RateLimitConfig) { c.Username = "limits" },
 		"ratelimit.cert":                   func(c *router.RateLimitConfig) { c.Cert, c.TLS = "file", true },
+		"ratelimit.mode: does nothing":     func(c *router.RateLimitConfig) { c.Mode = "exact" },
+		"ratelimit.on_failure: does":       func(c *router.RateLimitConfig) { c.OnFailure = "closed" },
+		"ratelimit.password_file: does":    func(c *router.RateLimitConfig) { c.Password = "file" },
 		"ratelimit.tls":                    func(c *router.RateLimitConfig) { c.CA = "file" },
 	} {
 		c := settings(t, &logged{t: t})

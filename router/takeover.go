@@ -135,7 +135,8 @@ func (r *Router) offer(g *lifecycle.Group) {
 			{Setting: "router.admin", Address: r.config.Router.Admin, Listener: r.ports.admin},
 			{Setting: "takeover.socket", Address: r.config.Takeover.Socket, Listener: h.at},
 		},
-		Logger: r.log, Count: func(outcome string) { r.metrics.Takeovers.WithLabelValues(outcome).Inc() },
+		Auth: r.config.identities(), Logger: r.log,
+		Count: func(outcome string) { r.metrics.Takeovers.WithLabelValues(outcome).Inc() },
 	})
 	h.at, h.ended = nil, make(chan struct{}) // Serve closes h.ended
 	ctx, stop := context.WithCancel(g.Context())
@@ -211,6 +212,10 @@ func (r *Router) serves() {
 		c.Serving()
 		r.metrics.Takeovers.WithLabelValues("taken").Inc()
 		r.log.Info("taken over", "from", c.PID)
+		if c.Auth != "" && c.Auth != noIdentities && r.config.identities() == noIdentities {
+			r.log.Warn("the router before asked clients who they are, and this one does not; set its [auth] again, "+
+				"unless that is meant", "asked_for", c.Auth)
+		}
 	}
 	r.notify("READY=1")
 }

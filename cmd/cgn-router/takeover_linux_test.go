@@ -430,6 +430,29 @@ func TestTakeoverThatFails(t *testing.T) {
 	}
 }
 
+// TestTakeoverWithoutAuth checks that the log says who may ask, and warns if the new router no
+// longer asks clients who they are.
+func TestTakeoverWithoutAuth(t *testing.T) {
+	e := simulate(t)
+	certs := t.TempDir()
+	if err := pki.Bootstrap(certs, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	own := pki.FilesIn(certs, pki.Router)
+	s := newSite(t, "serving.sock", fmt.Sprintf("[tls]\ncert = %q\nkey = %q\nclient_ca = %q\n", own.Cert, own.Key,
+		own.CA), e)
+	const warning = "the router before asked clients who they are, and this one does not"
+	s.upgrade()
+	if log := s.now.logged(); !strings.Contains(log, "auth=certificates") || strings.Contains(log, warning) {
+		t.Error(log)
+	}
+	s.write(s.config, "unix://"+filepath.Join(filepath.Dir(s.config), "serving.sock"), "", e)
+	s.upgrade()
+	if log := s.now.logged(); !strings.Contains(log, "auth=none") || !strings.Contains(log, warning) {
+		t.Error(log)
+	}
+}
+
 // TestTakeoverOutlivesTheOldOne checks that the new router serves at once, ready or not, if the old
 // one is killed during the takeover.
 func TestTakeoverOutlivesTheOldOne(t *testing.T) {

@@ -31,6 +31,8 @@ type Options struct {
 	// Failed, if set, is called with each error of the file, and the number of lines lost. Close
 	// calls it for a file that hangs. The number is an upper bound: some lines may be written.
 	Failed func(err error, lines int)
+	// Worked, if set, is called after lines were written.
+	Worked func()
 
 	sink logfile.Sink // replaces Path in tests
 }
@@ -111,7 +113,9 @@ func (w *writer) Flush() error {
 		w.buf.Reset(w.sink)
 		w.Lost(0, err)
 	}
-	w.pending.Store(0)
+	if w.pending.Swap(0) > 0 && w.log.o.Worked != nil {
+		w.log.o.Worked()
+	}
 	return err
 }
 

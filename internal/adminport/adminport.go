@@ -14,8 +14,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -23,7 +25,7 @@ import (
 type TLS struct {
 	Cert     string `toml:"cert" help:"certificate of the admin port; empty: plain HTTP"`
 	Key      string `toml:"key" help:"key of the certificate"`
-	ClientCA string `toml:"client_ca" help:"PEM file of the CA that clients' certificates must chain to; every request but GET /healthz and GET /readyz then needs a certificate: of the role ctl, or of the role monitor for what changes nothing. Empty: clients show no certificate"`
+	ClientCA string `toml:"client_ca" empty:"refused" help:"PEM file of the CA that clients' certificates must chain to; every request but GET /healthz and GET /readyz then needs a certificate: of the role ctl, or of the role monitor for what changes nothing. Empty: clients show no certificate"`
 }
 
 // Validate returns an error for each field that lacks another one.
@@ -121,12 +123,28 @@ func May(req *http.Request, change bool) error {
 var ErrNoCertificate = errors.New("this admin port asks for a certificate of the CA in admin_tls.client_ca; show one of " +
 	"the role ctl, or of the role monitor to read (cgn-ctl pki bootstrap makes them)")
 
-// Guard returns a handler that passes requests on to next if they are of probes, or if the client's
-// certificate may read. It is for ports that change nothing. A port without certificates passes all
-// requests on.
-func (t *TLS) Guard(next http.Handler) http.Handler {
-	if !t.Certified() {
+// Local returns a handler for a port that asks nobody who he is. On loopback it refuses requests
+// whose Host is a name other than localhost: the page of another site has sent them, whose name
+// points at this host.
+func Local(address string, next http.Handler) http.Handler {
+	if !listen.Loopback(address) || strings.HasPrefix(address, "unix:") {
 		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if listen.Rebindable(req.Host) {
+			http.Error(w, "this admin port on loopback asks nobody who he is, so it answers only requests whose Host is an "+
+				"address or localhost", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// Guard returns a handler that passes requests on to next if they are of probes, or if the client's
+// certificate may read. It is for ports that change nothing. Without certificates it is Local.
+func (t *TLS) Guard(address string, next http.Handler) http.Handler {
+	if !t.Certified() {
+		return Local(address, next)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if err := May(req, false); err != nil && !Probe(req) {

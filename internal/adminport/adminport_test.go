@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -30,11 +31,11 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "reached") })
-	s := New(port.Guard(h), conf, slog.New(slog.DiscardHandler))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := New(port.Guard(l.Addr().String(), h), conf, slog.New(slog.DiscardHandler))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	adminporttest.Readers(t, l.Addr().String(), dir)
@@ -69,12 +70,26 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestWithoutCertificates checks that a port without client_ca asks nobody.
+// TestWithoutCertificates checks that a port without client_ca asks nobody, and that on loopback it
+// refuses the names of other sites.
 func TestWithoutCertificates(t *testing.T) {
 	var port TLS
-	h := http.NewServeMux()
-	if got := port.Guard(h); got != http.Handler(h) {
-		t.Error("requests are guarded")
+	for _, c := range []struct {
+		address, host string
+		status        int
+	}{
+		{"127.0.0.1:1", "127.0.0.1:1", 200}, {"127.0.0.1:1", "localhost:9", 200}, {"[::1]:1", "[::1]", 200},
+		{"localhost:1", "LOCALHOST.", 200}, {"127.0.0.1:1", "evil.example:1", 403}, {"[::1]:1", "evil.example", 403},
+		{"127.0.0.1:1", "127.0.0.1.evil.example", 403}, {"0.0.0.0:1", "router.example", 200},
+		{"unix:///run/x", "router", 200},
+	} {
+		answer := httptest.NewRecorder()
+		req := httptest.NewRequest(http.MethodPost, "/x", nil)
+		req.Host = c.host
+		port.Guard(c.address, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer, req)
+		if answer.Code != c.status {
+			t.Errorf("%s at %s: %d, want %d", c.host, c.address, answer.Code, c.status)
+		}
 	}
 	if conf, err := port.Config(); conf != nil || err != nil {
 		t.Errorf("%v, %v", conf, err)

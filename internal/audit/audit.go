@@ -33,6 +33,8 @@ type Options struct {
 	// Lost is called for lines that are not written: the queue was full (nil), a write has failed,
 	// or one hangs at Close. Lost must not block.
 	Lost func(lines int, err error)
+	// Worked, if set, is called after a line was written.
+	Worked func()
 	// Suppressed is called for each refusal beyond the limit. Suppressed must not block.
 	Suppressed func()
 
@@ -207,6 +209,9 @@ func (w writer) write(lines ...[]byte) {
 			return
 		}
 		w.log.pending.Add(-1)
+		if w.log.o.Worked != nil {
+			w.log.o.Worked()
+		}
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // Config is the section [audit] of a daemon's configuration.
 type Config struct {
-	Log      string `toml:"log" default:"" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); empty: no audit log"`
+	Log      string `toml:"log" empty:"refused" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); empty: no audit log"`
 	Refusals int    `toml:"refusals_per_second" default:"10" help:"most lines a second about refused identities with one reason; the next line tells how many were left out"`
 }
 
@@ -44,14 +44,16 @@ func (c *Config) Open(program string, m Metrics, log *slog.Logger) (*Log, error)
 	if c.Log == "" {
 		return nil, nil
 	}
+	outage := logfile.Outage{Log: log, Name: "audit log"}
 	l, err := New(Options{
 		To: c.Log, Program: program, RefusalsPerSecond: c.Refusals, Suppressed: m.Suppressed.Inc,
 		Lost: func(lines int, err error) {
 			m.Lost.Add(float64(lines))
 			if err != nil {
-				log.Error("audit log not written", "error", err, "lines", lines)
+				outage.Failed(err, lines)
 			}
 		},
+		Worked: outage.Worked,
 	})
 	return l, problem(err)
 }

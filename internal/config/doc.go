@@ -13,6 +13,8 @@
 //	                   are its variable and flag; not inside a list of tables
 //	gone:"idle stall"  of a section: keys that it had once, which are refused as such
 //	oneof:"a|b"        the only strings it may hold
+//	empty:"refused"    nobody may set it to nothing, because an empty value leaves
+//	                   open what the setting protects
 //	split:"space"      elements of a list in the environment are separated by
 //	                   spaces, because they may hold commas
 //

@@ -216,7 +216,7 @@ func writeEffective(w io.Writer, s *schema, program string, ignored, notes []str
 	for _, sec := range s.sections {
 		title := sec.path == ""
 		for _, f := range s.fields {
-			if f.section != sec.path || s.twinned(sec.path) || s.emptyTwin(f) {
+			if f.section != sec.path || s.twinned(sec.path) || s.emptyTwin(f) || f.filled && f.value.IsZero() {
 				continue
 			}
 			if !title {

@@ -17,6 +17,7 @@ type field struct {
 	help    string
 	def     string
 	hasDef  bool
+	filled  bool   // setting it to nothing is refused
 	was     string // the older path, from the tag was of the field or its section; "": none
 	flag    string // without dashes; "": none
 	short   string // a second environment name; "": none
@@ -199,6 +200,7 @@ func newField(sf reflect.StructField, v reflect.Value, path, key string) *field 
 	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), short: sf.Tag.Get("env")}
 	f.was = sf.Tag.Get("was")
 	f.spaced = sf.Tag.Get("split") == "space" || v.Kind() == reflect.Slice && isText(v.Type().Elem())
+	f.filled = sf.Tag.Get("empty") == "refused"
 	f.def, f.hasDef = sf.Tag.Lookup("default")
 	if list := sf.Tag.Get("oneof"); list != "" {
 		f.oneof = strings.Split(list, "|")

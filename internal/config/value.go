@@ -134,7 +134,11 @@ func (f *field) setFromText(text string) error {
 	return nil
 }
 
+// allowed checks a value that somebody has set.
 func (f *field) allowed(v reflect.Value) error {
+	if f.filled && v.IsZero() {
+		return errors.New("is empty; leave it out or name one")
+	}
 	if len(f.oneof) == 0 {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,6 +126,17 @@ func Loopback(address string) bool {
 	host, _, _ := net.SplitHostPort(at)
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Rebindable says whether the Host of a request is neither an address nor localhost. Anybody's DNS
+// may point another name at this host. The page of another site can then ask a port on loopback as
+// if it were its own.
+func Rebindable(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err != nil && host != "" && !strings.EqualFold(strings.TrimSuffix(host, "."), "localhost")
 }
 
 // OpenFor is Open for a setting. OpenFor's error is that of Explain.

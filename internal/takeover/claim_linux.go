@@ -17,6 +17,7 @@ import (
 type Claim struct {
 	PID     int    // id of the running process
 	Version string // version of the running program
+	Auth    string // how the running process asks clients who they are; empty: it did not say
 
 	conn    *net.UnixConn
 	sockets []Socket // a nil Listener was taken
@@ -71,7 +72,7 @@ func (c *Claim) ask(ctx context.Context) error {
 	case m.Kind != kindOffer || len(fds) != len(m.Sockets):
 		return fmt.Errorf("it answers %s with %d descriptors for %d sockets", m.Kind, len(fds), len(m.Sockets))
 	}
-	c.PID, c.Version = m.PID, m.Version
+	c.PID, c.Version, c.Auth = m.PID, m.Version, m.Auth
 	for _, s := range m.Sockets {
 		fd := fds[0]
 		fds = fds[1:]

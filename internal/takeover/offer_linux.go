@@ -23,9 +23,10 @@ const (
 	Abandoned = "abandoned" // the new process ended before it was ready
 )
 
-// Options are the settings of an Offer. All of them must be set.
+// Options are the settings of an Offer. All of them but Auth must be set.
 type Options struct {
 	Sockets []Socket
+	Auth    string // how this process asks clients who they are
 	Logger  *slog.Logger
 	Count   func(outcome string)
 }
@@ -195,7 +196,7 @@ var errStopping = errors.New("this process is stopping")
 // hand sends the sockets and waits without a time limit until the other process serves. A time
 // limit is not needed: that process gives up by itself, and a stopped one only occupies the place.
 func (o *Offer) hand(c *net.UnixConn) (message, error) {
-	offer := message{Kind: kindOffer, PID: os.Getpid()}
+	offer := message{Kind: kindOffer, PID: os.Getpid(), Auth: o.Auth}
 	for _, s := range o.Sockets {
 		offer.Sockets = append(offer.Sockets, resource{s.Setting, s.Address})
 	}

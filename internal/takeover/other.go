@@ -21,6 +21,7 @@ const (
 type Claim struct {
 	PID     int
 	Version string
+	Auth    string
 }
 
 // Ask always fails.
@@ -41,6 +42,7 @@ func (*Claim) Close() {}
 // Options of an Offer.
 type Options struct {
 	Sockets []Socket
+	Auth    string
 	Logger  *slog.Logger
 	Count   func(outcome string)
 }

@@ -53,7 +53,8 @@ type message struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"` // version of the program, for people
 	Reason   string `json:"reason,omitempty"`
-	PID      int    `json:"pid,omitempty"` // id of the process that offers
+	PID      int    `json:"pid,omitempty"`  // id of the process that offers
+	Auth     string `json:"auth,omitempty"` // how it asks clients who they are
 	// offer: the sockets of the descriptors, in order; serving: the sockets that were taken
 	Sockets []resource `json:"sockets,omitempty"`
 }

@@ -53,6 +53,7 @@ func offering(t *testing.T) *old {
 	}
 	offer := New(at, Options{
 		Sockets: []Socket{{"tcp", "a", o.tcp}, {"unix", "b", o.ux}, {"self", "c", at}},
+		Auth:    "keys",
 		Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)), Count: o.count,
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -92,6 +93,9 @@ func (o *old) ask() *Claim {
 	c, err := Ask(o.t.Context(), o.path)
 	if err != nil {
 		o.t.Fatal(err)
+	}
+	if c.Auth != "keys" {
+		o.t.Errorf("it asks for %q", c.Auth)
 	}
 	o.t.Cleanup(c.Close)
 	return c

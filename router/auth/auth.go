@@ -22,6 +22,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/oidc"
@@ -86,16 +87,41 @@ func namesOf(c *x509.Certificate) (names []string) {
 // oidc.Verifier.Identify says.
 func (d *Door) Identify(h *fasthttp.RequestHeader, from *Peer) (*trust.Principal, *apierror.Error) {
 	if d == nil {
-		if from.Near || from.Certified {
+		switch {
+		case from.Certified:
 			return near, nil
+		case !from.Near:
+			return far, nil
+		case foreign(h):
+			return nil, errForeign
 		}
-		return far, nil
+		return near, nil
 	}
 	who, err := d.sender(h, from)
 	if err == nil && who.Scopes.Has(trust.ActAs) {
 		return actingFor(who, h)
 	}
 	return who, err
+}
+
+// foreign says whether the page of another site has made a browser of this host send a request.
+// Only the pages of the web count, and not the browser's extensions or programs made with its
+// engine.
+func foreign(h *fasthttp.RequestHeader) bool {
+	origin := h.Peek("Origin")
+	if len(origin) == 0 {
+		return false
+	}
+	scheme, page, _ := bytes.Cut(origin, []byte("://"))
+	switch {
+	case string(origin) == "null":
+		return true
+	case string(scheme) != "http" && string(scheme) != "https":
+		return false
+	case string(h.Peek("Sec-Fetch-Site")) == "same-origin": // browsers never say it of plain HTTP to a name
+		return false
+	}
+	return !bytes.EqualFold(page, h.Host()) || listen.Rebindable(string(page))
 }
 
 // sender returns who sends a request.

@@ -144,3 +144,45 @@ func BenchmarkIdentify(b *testing.B) {
 		}
 	}
 }
+
+// TestForeignPages checks that a router that asks nobody refuses what the pages of other sites make
+// browsers of its host send, and nothing else.
+func TestForeignPages(t *testing.T) {
+	near, far := &Peer{Near: true}, &Peer{}
+	for _, c := range []struct {
+		peer    *Peer
+		lines   []string
+		refused bool
+	}{
+		{near, []string{"Host: router.example"}, false},
+		{near, []string{"Host: localhost:8080", "Origin: http://localhost:8080"}, false},
+		{near, []string{"Host: [::1]:8080", "Origin: http://[::1]:8080"}, false},
+		{near, []string{"Host: localhost:8080", "Origin: http://localhost:3000"}, true},
+		{near, []string{"Host: localhost:8080", "Origin: https://evil.example"}, true},
+		{near, []string{"Host: evil.example:8080", "Origin: http://evil.example:8080"}, true},
+		{near, []string{"Host: localhost:8080", "Origin: null"}, true},
+		{near, []string{"Host: localhost:8080", "Origin: https://evil.example", "Sec-Fetch-Site: cross-site"}, true},
+		{near, []string{"Host: 127.0.0.1:8080", "Origin: https://chat.example", "Sec-Fetch-Site: same-origin"}, false},
+		{near, []string{"Host: localhost:8080", "Origin: app://notes"}, false},
+		{far, []string{"Host: router.example", "Origin: https://evil.example"}, false},
+		{&Peer{Near: true, Certified: true}, []string{"Host: a.example", "Origin: https://evil.example"}, false},
+	} {
+		who, err := (*Door)(nil).Identify(headOf(c.lines...), c.peer)
+		if (err == errForeign) != c.refused || (who == nil) != c.refused {
+			t.Errorf("%q: %v, %v", c.lines, who, err)
+		}
+	}
+}
+
+// BenchmarkIdentifyNobody measures a request to a router that asks nobody.
+func BenchmarkIdentifyNobody(b *testing.B) {
+	h := headOf("Accept: application/json", "Content-Type: application/json", "User-Agent: OpenAI/Python 2.0",
+		"X-Stainless-Lang: python", "X-Stainless-Os: Linux", "X-Stainless-Arch: x64")
+	peer := &Peer{Near: true}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := (*Door)(nil).Identify(h, peer); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -44,6 +44,9 @@ var (
 	errUnknownKey = unauthorized("unknown_key", "this API key is not known here")
 	errNoKeys     = unauthorized("no_keys_here", "this router takes no API keys; send a token of its OIDC provider, or show "+
 		"a client certificate and send no key")
+	errForeign = &apierror.Error{Status: 403, Code: "cross_origin", Reason: "cross_origin",
+		Message: "the page of another site sent this; this router asks nobody who he is, so it answers programs of its host " +
+			"only. Set auth.keys_file, or let the proxy in front leave out Origin"}
 	errUnread = later("keys_not_known_yet", 1, "the API keys are not known yet: etcd has not been reached")
 )
 

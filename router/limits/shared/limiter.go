@@ -205,8 +205,8 @@ func (l *Limiter) add(r *Reservation, routers, at int64) {
 func (l *Limiter) fail(err error) {
 	l.counts.failures.Add(1)
 	if l.away.CompareAndSwap(false, true) {
-		l.log.Warn("Redis does not answer; limits of several routers are not exact",
-			"error", err, "on_failure", l.o.OnFailure)
+		l.log.Warn("Redis does not answer", "error", l.o.explain(err), "on_failure", l.o.OnFailure,
+			"meanwhile", withoutRedis[l.o.OnFailure])
 		await.Wake(l.failed)
 	}
 }

@@ -23,6 +23,13 @@ const (
 	Closed = "closed" // everything is Unavailable
 )
 
+// withoutRedis says what becomes of requests with limits while Redis does not answer.
+var withoutRedis = map[string]string{
+	Local:  "each router holds requests to its part of the limits",
+	Open:   "each router holds requests to the limits by its own count only",
+	Closed: "requests with limits get 503",
+}
+
 // Options say where Redis is, and how the limiter uses it.
 type Options struct {
 	Addresses []string // host:port of Redis, or of the sentinels if Master is set
@@ -99,6 +106,20 @@ func (o *Options) dialer() func(ctx context.Context, network, address string) (n
 func (o *Options) credentials(context.Context) (username, password string, err error) {
 	password, err = readPassword(o.PasswordFile)
 	return o.Username, password, err
+}
+
+// explain adds to an error that is about the password the settings that have it.
+func (o *Options) explain(err error) error {
+	for _, said := range []string{"NOAUTH", "WRONGPASS", "AUTH failed", "invalid password", "without any password"} {
+		switch {
+		case !strings.Contains(err.Error(), said):
+		case o.Master != "":
+			return fmt.Errorf("%w; check ratelimit.password_file, and ratelimit.sentinel_password_file", err)
+		default:
+			return fmt.Errorf("%w; check ratelimit.password_file and ratelimit.username", err)
+		}
+	}
+	return err
 }
 
 // quiet keeps go-redis from writing to stderr. The limiter logs when Redis goes and comes.

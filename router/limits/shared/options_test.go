@@ -1,12 +1,14 @@
 package shared
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net"
@@ -33,6 +35,19 @@ func TestPassword(t *testing.T) {
 	k := subject(l, "acme", "key")
 	wait(t, "Redis refuses the password", func() bool { return l.Stats().Away })
 	reserve(t, l, Unavailable, k.of(rpm, 10, 1))
+	for _, o := range []Options{l.o, {Addresses: l.o.Addresses}} { // a wrong password, and none
+		o = o.withDefaults()
+		o.Timeout = 2 * time.Second
+		db, err := o.dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.explain(db.Ping(t.Context()).Err()); err == nil ||
+			!strings.Contains(err.Error(), "check ratelimit.password_file") {
+			t.Error(err)
+		}
+		db.Close()
+	}
 	write("right\n")
 	wait(t, "Redis takes the password", func() bool { return !l.Stats().Away })
 	reserve(t, l, Admitted, k.of(rpm, 10, 1))
@@ -115,4 +130,22 @@ func TestRunEndsWithoutRedis(t *testing.T) {
 	end()
 	s.Proceed()
 	reserve(t, l, Unavailable, k.of(tpd, 1e6, 1e6))
+}
+
+// TestSaysWhatHappens checks that the log says what becomes of requests while Redis is away.
+func TestSaysWhatHappens(t *testing.T) {
+	for on, want := range map[string]string{
+		Local: "holds requests to its part", Open: "by its own count only", Closed: "get 503",
+	} {
+		var log bytes.Buffer
+		l, err := New(Options{Addresses: []string{"127.0.0.1:1"}, OnFailure: on}, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.fail(errors.New("gone"))
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s: %s", on, log.String())
+		}
+		l.db.Close()
+	}
 }
