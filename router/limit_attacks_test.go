@@ -109,6 +109,11 @@ func TestReservations(t *testing.T) {
 		{completions, `"prompt":"a","best_of":4`, 0, "rate_limit_exceeded"},
 		{completions, `"prompt":["a","b","c"],"max_tokens":40`, 120, ""},
 		{completions, `"prompt":["a","b","c","d"]`, 0, "rate_limit_exceeded"},
+		{chat, `"max_tokens":10,"n_predict":40`, 40, ""}, {chat, `"n_predict":10,"max_tokens":40`, 40, ""},
+		{chat, `"max_tokens":10,"n_predict":-1`, 50, ""}, {chat, `"n_predict":10`, 50, ""},
+		{chat, `"max_tokens":10,"n_cmpl":3`, 30, ""}, {chat, `"n_cmpl":4`, 0, "rate_limit_exceeded"},
+		{completions, `"prompt":["a","b"],"max_tokens":1,"n_predict":20,"n_cmpl":2`, 80, ""},
+		{chat, `"max_output_tokens":1`, 50, ""}, {completions, `"prompt":"a","max_completion_tokens":1`, 50, ""},
 		{chat, `"max_tokens":-5`, 50, ""}, {chat, `"max_tokens":9223372036854775808`, 50, ""},
 		{chat, `"max_tokens":"20"`, 50, ""}, {chat, `"max_tokens":0`, 50, ""},
 	} {

@@ -56,7 +56,8 @@ func (c *call) estimate(counts bool) *apierror.Error {
 	}
 	c.most.Input = promptTokens(r)
 	if r.Generates() && r.API != scan.Audio {
-		c.most.Output = times(answers, g.book.Output(c.model, r.Scan.MostTokens()))
+		most := max(g.book.Output(c.model, r.Scan.MaxTokens), g.book.Output(c.model, r.Scan.MostTokens()))
+		c.most.Output = times(answers, most)
 	}
 	return nil
 }
@@ -85,7 +86,8 @@ var errUncounted = &apierror.Error{
 
 var errAnswers = &apierror.Error{
 	Status: 400, Code: scan.CodeType, Param: "n",
-	Message: "`n` and `best_of` must be whole numbers here, since the tokens of all answers count towards a limit",
+	Message: "`n`, `best_of` and `n_cmpl` must be whole numbers here, since the tokens of all answers count " +
+		"towards a limit",
 }
 
 // usesTokens says whether requests of an API use a model, and not only its tokenizer.

@@ -72,7 +72,7 @@ type Request struct {
 
 	Stream       bool
 	IncludeUsage bool  // stream_options.include_usage is true
-	MaxTokens    int64 // max_completion_tokens, max_tokens or max_output_tokens; 0 = absent
+	MaxTokens    int64 // the largest maximum of an answer; 0 = none that every engine obeys
 
 	Prompt
 
