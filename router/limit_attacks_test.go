@@ -287,6 +287,48 @@ func TestLyingEngines(t *testing.T) {
 	}
 }
 
+// TestTotals: a count that the engine reports only as a part of the total counts.
+func TestTotals(t *testing.T) {
+	t.Parallel()
+	var usage string
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "GET" {
+			io.WriteString(w, `{"object":"list","data":[{"id":"sim","object":"model"}]}`)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"id":"c","choices":[],"usage":`+usage+`}`)
+	}))
+	t.Cleanup(web.Close)
+	const limit = 8000
+	s := serve(t, nil, ofSim(limits.Rates{OutputPerDay: limit, InputPerDay: limit}), func(c *router.Config) {
+		c.Router.Backends = []string{web.URL + ",id=e,model=sim"}
+	})
+	eventually(t, "the engine is eligible", func() bool { return s.eligible() == 1 })
+	const chat, embed, other = "/v1/chat/completions", "/v1/embeddings", "/v1/classify"
+	estimate := int64(13) // of the chat's prompt
+	for _, c := range []struct {
+		path, usage   string
+		input, output int64
+	}{
+		{chat, `{"prompt_tokens":300,"total_tokens":500}`, 300, 200},
+		{chat, `{"completion_tokens":200,"total_tokens":500}`, 300, 200},
+		{chat, `{"prompt_tokens":300,"total_tokens":200}`, 300, 0},
+		{chat, `{"total_tokens":513}`, estimate, 500}, {chat, `{"total_tokens":3}`, estimate, 0},
+		{embed, `{"total_tokens":300}`, 300, 0}, {other, `{"total_tokens":300}`, 300, 0},
+		{other, `{"prompt_tokens":300,"total_tokens":300}`, 300, 0},
+	} {
+		usage = c.usage
+		body := `{"model":"sim","input":"hello","messages":[{"role":"user","content":"hello"}]}`
+		in, out := s.used("input_tokens_per_day", limit), s.used("output_tokens_per_day", limit)
+		mustAll(t, c.path+c.usage, []*reply{s.post(c.path, body)})
+		in, out = s.used("input_tokens_per_day", limit)-in, s.used("output_tokens_per_day", limit)-out
+		if in < c.input-2 || in > c.input || out < c.output-2 || out > c.output {
+			t.Errorf("%s %s counts as %d and %d", c.path, c.usage, in, out)
+		}
+	}
+}
+
 // TestRetriesCountOnce: a request that several nodes were asked counts once, for what its client
 // has got, and one without an answer counts for nothing.
 func TestRetriesCountOnce(t *testing.T) {
