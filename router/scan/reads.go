@@ -35,6 +35,7 @@ func (r *Request) another(name []byte) {
 	switch bit {
 	case 0:
 		r.root.transfers = r.root.transfers || isTransfer(name)
+		r.root.priority = r.root.priority || string(name) == "priority"
 		r.c.Skip()
 		return
 	case askedAnswers:
