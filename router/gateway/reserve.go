@@ -72,7 +72,7 @@ func book(r *limits.Reservation, who *trust.Principal, b *limits.Book, model str
 // client, which gets 404 then.
 func limitedModel(g *Gateway, r *request.Request) string {
 	view, err := leg.Resolve(g.fleet.Load(), r.Scan.Model)
-	if err != nil || !r.Who.Uses(view.Name) && !r.Who.Uses(stringOf(r.Scan.Model)) {
+	if err != nil || !r.Who.Uses(view.Name) && !r.Who.Uses(stringOf(r.Scan.Model)) || g.plans.Hides(view, r.Who) {
 		return ""
 	}
 	return view.Name
