@@ -128,6 +128,50 @@ func TestReservations(t *testing.T) {
 	}
 }
 
+// TestRecordings: an upload reserves tokens by its size, and counts for them if its engine does not
+// tell how many it has.
+func TestRecordings(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := `{"object":"list","data":[{"id":"sim","object":"model"}]}`
+		if r.Method == "POST" {
+			answer = `{"text":"hello"}`
+			if io.Copy(io.Discard, r.Body); r.URL.RawQuery != "" {
+				answer = `{"text":"hello","usage":{"input_tokens":7,"output_tokens":2,"total_tokens":9}}`
+			}
+		}
+		io.WriteString(w, answer)
+	}))
+	t.Cleanup(web.Close)
+	s := serve(t, nil, ofSim(limits.Rates{InputPerDay: 1000, OutputPerDay: 100}), func(c *router.Config) {
+		c.Router.Backends = []string{web.URL + ",id=e,model=sim"}
+	})
+	eventually(t, "the engine is eligible", func() bool { return s.eligible() == 1 })
+	upload := func(query string, bytes int) *reply {
+		const part = "--b\r\nContent-Disposition: form-data; name="
+		form := part + "model\r\n\r\nsim\r\n" + part + "file; filename=a.mp3\r\n\r\n" + strings.Repeat("x", bytes)
+		return s.post("/v1/audio/transcriptions"+query, form+"\r\n--b--\r\n",
+			"Content-Type", "multipart/form-data; boundary=b")
+	}
+	for _, c := range []struct {
+		query         string
+		bytes         int
+		status        int
+		input, output int64
+	}{
+		{"?usage", 128000, 200, 7, 2}, {"", 128000, 200, 407, 42}, {"", 320000, 429, 407, 42}, {"", 128000, 200, 807, 82},
+		{"", 128000, 429, 807, 82},
+	} {
+		if r := upload(c.query, c.bytes); r.status != c.status {
+			t.Error(r)
+		}
+		in, out := s.used("input_tokens_per_day", 1000), s.used("output_tokens_per_day", 100)
+		if in < c.input-2 || in > c.input+2 || out < c.output-2 || out > c.output {
+			t.Errorf("%d bytes: %d and %d tokens are used, not %d and %d", c.bytes, in, out, c.input, c.output)
+		}
+	}
+}
+
 // reserves holds a request open, and checks what it has reserved of 160 tokens of answers. With a
 // code the request must be refused.
 func (s *site) reserves(path, body string, reserved int, code string) {

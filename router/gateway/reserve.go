@@ -55,7 +55,10 @@ func (c *call) estimate(counts bool) *apierror.Error {
 		return errAnswers
 	}
 	c.most.Input = promptTokens(r)
-	if r.Generates() && r.API != scan.Audio {
+	switch {
+	case r.API == scan.Audio && r.Scan.Form():
+		c.most.Output = int64(len(r.Body()) / bytesPerWord)
+	case r.Generates() && r.API != scan.Audio:
 		most := max(g.book.Output(c.model, r.Scan.MaxTokens), g.book.Output(c.model, r.Scan.MostTokens()))
 		c.most.Output = times(answers, most)
 	}
@@ -95,6 +98,13 @@ func usesTokens(api scan.API) bool {
 	return api != scan.CountTokens && api != scan.Tokenize && api != scan.Detokenize
 }
 
+// Whisper has 50 tokens for each second of a recording, and people say about 5 in it. An MP3 of 128
+// kbit/s has 16 kB.
+const (
+	bytesPerSound = 320
+	bytesPerWord  = 3200
+)
+
 // promptTokens estimates the tokens of the request's prompt: its token ids, or else one for each
 // four bytes of text, and those that a template adds to its parts.
 func promptTokens(r *request.Request) int64 {
@@ -104,9 +114,10 @@ func promptTokens(r *request.Request) int64 {
 	)
 	s := r.Scan
 	switch r.API {
-	case scan.Audio:
-		return 0 // nobody knows before the engine tells
-	case scan.Other:
+	case scan.Audio, scan.Other:
+		if r.API == scan.Audio && s.Form() {
+			return int64(len(r.Body()) / bytesPerSound)
+		}
 		return int64(len(r.Body()) / bytesPerToken)
 	}
 	n, bytes := s.Framing()
