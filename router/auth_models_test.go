@@ -23,7 +23,7 @@ func TestKeyedModels(t *testing.T) {
 	}
 	free := list()
 	small, alias, tiny, most := list("small"), list("fast"), list("tiny"), list("small", "tiny", "large*")
-	smart := list("smart") // without the steps of its cascade
+	smart, part := list("smart"), list("smart", "small") // without all steps of the cascade
 	engines := simulate(t, 2, func(c *engine.Config) { c.Models = []string{"small", "large", "tiny"} })
 	s := serve(t, engines, k.locked, func(c *router.Config) {
 		c.Router.Cascade.Enabled, c.Router.Cascade.Threshold = true, 0 // no answer is good enough
@@ -42,6 +42,7 @@ func TestKeyedModels(t *testing.T) {
 		{small, "small", 200, ""}, {small, "fast", 200, ""}, {small, "large", 404, ""}, {small, "smart", 404, ""},
 		{small, "none", 404, ""}, {alias, "fast", 200, ""}, {alias, "small", 404, ""}, {alias, "large", 404, ""},
 		{tiny, "tiny", 200, ""}, {tiny, "large", 404, ""},
+		{smart, "smart", 404, ""}, {part, "smart", 404, ""}, {part, "small", 200, ""},
 		{most, "tiny", 200, "2"}, {most, "large", 200, ""}, {most, "fast", 200, ""}, {most, "smart", 404, ""},
 	} {
 		r := s.chat(asking(c.model, "hello"), c.who...)

@@ -109,6 +109,11 @@ func TestReservations(t *testing.T) {
 		{completions, `"prompt":"a","best_of":4`, 0, "rate_limit_exceeded"},
 		{completions, `"prompt":["a","b","c"],"max_tokens":40`, 120, ""},
 		{completions, `"prompt":["a","b","c","d"]`, 0, "rate_limit_exceeded"},
+		{chat, `"max_tokens":10,"n_predict":40`, 40, ""}, {chat, `"n_predict":10,"max_tokens":40`, 40, ""},
+		{chat, `"max_tokens":10,"n_predict":-1`, 50, ""}, {chat, `"n_predict":10`, 50, ""},
+		{chat, `"max_tokens":10,"n_cmpl":3`, 30, ""}, {chat, `"n_cmpl":4`, 0, "rate_limit_exceeded"},
+		{completions, `"prompt":["a","b"],"max_tokens":1,"n_predict":20,"n_cmpl":2`, 80, ""},
+		{chat, `"max_output_tokens":1`, 50, ""}, {completions, `"prompt":"a","max_completion_tokens":1`, 50, ""},
 		{chat, `"max_tokens":-5`, 50, ""}, {chat, `"max_tokens":9223372036854775808`, 50, ""},
 		{chat, `"max_tokens":"20"`, 50, ""}, {chat, `"max_tokens":0`, 50, ""},
 	} {
@@ -120,6 +125,50 @@ func TestReservations(t *testing.T) {
 			body += "," + c.members
 		}
 		s.reserves(c.path, body+"}", c.reserved, c.code)
+	}
+}
+
+// TestRecordings: an upload reserves tokens by its size, and counts for them if its engine does not
+// tell how many it has.
+func TestRecordings(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := `{"object":"list","data":[{"id":"sim","object":"model"}]}`
+		if r.Method == "POST" {
+			answer = `{"text":"hello"}`
+			if io.Copy(io.Discard, r.Body); r.URL.RawQuery != "" {
+				answer = `{"text":"hello","usage":{"input_tokens":7,"output_tokens":2,"total_tokens":9}}`
+			}
+		}
+		io.WriteString(w, answer)
+	}))
+	t.Cleanup(web.Close)
+	s := serve(t, nil, ofSim(limits.Rates{InputPerDay: 1000, OutputPerDay: 100}), func(c *router.Config) {
+		c.Router.Backends = []string{web.URL + ",id=e,model=sim"}
+	})
+	eventually(t, "the engine is eligible", func() bool { return s.eligible() == 1 })
+	upload := func(query string, bytes int) *reply {
+		const part = "--b\r\nContent-Disposition: form-data; name="
+		form := part + "model\r\n\r\nsim\r\n" + part + "file; filename=a.mp3\r\n\r\n" + strings.Repeat("x", bytes)
+		return s.post("/v1/audio/transcriptions"+query, form+"\r\n--b--\r\n",
+			"Content-Type", "multipart/form-data; boundary=b")
+	}
+	for _, c := range []struct {
+		query         string
+		bytes         int
+		status        int
+		input, output int64
+	}{
+		{"?usage", 128000, 200, 7, 2}, {"", 128000, 200, 407, 42}, {"", 320000, 429, 407, 42}, {"", 128000, 200, 807, 82},
+		{"", 128000, 429, 807, 82},
+	} {
+		if r := upload(c.query, c.bytes); r.status != c.status {
+			t.Error(r)
+		}
+		in, out := s.used("input_tokens_per_day", 1000), s.used("output_tokens_per_day", 100)
+		if in < c.input-2 || in > c.input+2 || out < c.output-2 || out > c.output {
+			t.Errorf("%d bytes: %d and %d tokens are used, not %d and %d", c.bytes, in, out, c.input, c.output)
+		}
 	}
 }
 
@@ -279,6 +328,48 @@ func TestLyingEngines(t *testing.T) {
 	}
 	if days := s.used("output_tokens_per_day", 8000) / 8000; days > 10 {
 		t.Errorf("the limit is used up for %d days", days)
+	}
+}
+
+// TestTotals: a count that the engine reports only as a part of the total counts.
+func TestTotals(t *testing.T) {
+	t.Parallel()
+	var usage string
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "GET" {
+			io.WriteString(w, `{"object":"list","data":[{"id":"sim","object":"model"}]}`)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"id":"c","choices":[],"usage":`+usage+`}`)
+	}))
+	t.Cleanup(web.Close)
+	const limit = 8000
+	s := serve(t, nil, ofSim(limits.Rates{OutputPerDay: limit, InputPerDay: limit}), func(c *router.Config) {
+		c.Router.Backends = []string{web.URL + ",id=e,model=sim"}
+	})
+	eventually(t, "the engine is eligible", func() bool { return s.eligible() == 1 })
+	const chat, embed, other = "/v1/chat/completions", "/v1/embeddings", "/v1/classify"
+	estimate := int64(13) // of the chat's prompt
+	for _, c := range []struct {
+		path, usage   string
+		input, output int64
+	}{
+		{chat, `{"prompt_tokens":300,"total_tokens":500}`, 300, 200},
+		{chat, `{"completion_tokens":200,"total_tokens":500}`, 300, 200},
+		{chat, `{"prompt_tokens":300,"total_tokens":200}`, 300, 0},
+		{chat, `{"total_tokens":513}`, estimate, 500}, {chat, `{"total_tokens":3}`, estimate, 0},
+		{embed, `{"total_tokens":300}`, 300, 0}, {other, `{"total_tokens":300}`, 300, 0},
+		{other, `{"prompt_tokens":300,"total_tokens":300}`, 300, 0},
+	} {
+		usage = c.usage
+		body := `{"model":"sim","input":"hello","messages":[{"role":"user","content":"hello"}]}`
+		in, out := s.used("input_tokens_per_day", limit), s.used("output_tokens_per_day", limit)
+		mustAll(t, c.path+c.usage, []*reply{s.post(c.path, body)})
+		in, out = s.used("input_tokens_per_day", limit)-in, s.used("output_tokens_per_day", limit)-out
+		if in < c.input-2 || in > c.input || out < c.output-2 || out > c.output {
+			t.Errorf("%s %s counts as %d and %d", c.path, c.usage, in, out)
+		}
 	}
 }
 

@@ -3,7 +3,7 @@
 //
 // Four spellings are understood:
 //
-//	chat, completions  usage.prompt_tokens, completion_tokens, prompt_tokens_details.cached_tokens
+//	chat, completions  usage.prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details.cached_tokens
 //	Responses          usage.input_tokens, output_tokens, input_tokens_details.cached_tokens; in events at response.usage
 //	Anthropic          usage.input_tokens (what was not cached), output_tokens, cache_read_input_tokens,
 //	                   cache_creation_input_tokens; in events at message.usage
@@ -22,8 +22,9 @@ type Counts struct {
 	Prompt     int64 // all prompt tokens, including cached ones
 	Completion int64
 	Cached     int64 // prompt tokens from the engine's prefix cache; not more than Prompt if Prompt is known
+	Total      int64 // total_tokens: prompt and completion, as the engine adds them up
 
-	HasPrompt, HasCompletion, HasCached bool
+	HasPrompt, HasCompletion, HasCached, HasTotal bool
 }
 
 var (
@@ -60,7 +61,8 @@ type count struct {
 
 // found holds the fields of one document.
 type found struct {
-	prompt, input, completion      count // from the usage object
+	prompt, input                  count // from the usage object
+	completion, total              count
 	cached, cacheRead, cacheCreate count
 	cacheN, promptN, predictedN    count // from the timings object
 }
@@ -108,6 +110,8 @@ func (f *found) usage(c *jsonscan.Cursor) {
 			f.input.read(c)
 		case "completion_tokens", "output_tokens":
 			f.completion.read(c)
+		case "total_tokens":
+			f.total.read(c)
 		case "cache_read_input_tokens":
 			f.cacheRead.read(c)
 		case "cache_creation_input_tokens":
@@ -184,10 +188,11 @@ func (f *found) merge(c *Counts) bool {
 	prompt.into(&c.Prompt, &c.HasPrompt)
 	cached.into(&c.Cached, &c.HasCached)
 	completion.into(&c.Completion, &c.HasCompletion)
+	f.total.into(&c.Total, &c.HasTotal)
 	if c.HasPrompt && (prompt.ok || cached.ok) {
 		c.Cached = min(c.Cached, c.Prompt)
 	}
-	return prompt.ok || cached.ok || completion.ok
+	return prompt.ok || cached.ok || completion.ok || f.total.ok
 }
 
 // inputPrompt returns the whole prompt for input_tokens, in which Anthropic counts only uncached

@@ -40,15 +40,15 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx, who *trust.Principal) {
 	ctx.SetBody(append(b, `]}`...))
 }
 
-// getModel answers GET /v1/models/{id}. getModel says 404 for an unknown model, and 503 for a known
-// model that no node serves now.
+// getModel answers GET /v1/models/{id}. getModel says 404 for an unknown or hidden model, and 503
+// for a known model that no node serves now.
 func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte, who *trust.Principal) {
 	snap := g.fleet.Load()
 	m, err := leg.Served(snap, id)
 	if own := snap.Model(id); err != nil && own != nil && g.plans.Answers(own, who) {
 		m, err = own, nil
 	}
-	if own := snap.Model(id); own != nil && !who.Uses(own.Name) && !who.Uses(string(id)) {
+	if own := snap.Model(id); own != nil && (!who.Uses(own.Name) && !who.Uses(string(id)) || g.plans.Hides(own, who)) {
 		err = leg.UnknownModel(snap, id)
 	}
 	if err != nil {

@@ -80,7 +80,7 @@ func period(no *limits.Refusal) string {
 
 // smaller says what makes a request fit.
 func smaller(r *request.Request) string {
-	if r.Generates() && r.Scan.MostTokens() == 0 {
+	if r.Generates() && r.Scan.MaxTokens == 0 {
 		return "The request sets no maximum for its answer; set `max_tokens` (`max_output_tokens` for responses), " +
 			"or shorten the prompt."
 	}

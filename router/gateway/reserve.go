@@ -55,8 +55,12 @@ func (c *call) estimate(counts bool) *apierror.Error {
 		return errAnswers
 	}
 	c.most.Input = promptTokens(r)
-	if r.Generates() && r.API != scan.Audio {
-		c.most.Output = times(answers, g.book.Output(c.model, r.Scan.MostTokens()))
+	switch {
+	case r.API == scan.Audio && r.Scan.Form():
+		c.most.Output = int64(len(r.Body()) / bytesPerWord)
+	case r.Generates() && r.API != scan.Audio:
+		most := max(g.book.Output(c.model, r.Scan.MaxTokens), g.book.Output(c.model, r.Scan.MostTokens()))
+		c.most.Output = times(answers, most)
 	}
 	return nil
 }
@@ -71,7 +75,7 @@ func book(r *limits.Reservation, who *trust.Principal, b *limits.Book, model str
 // client, which gets 404 then.
 func limitedModel(g *Gateway, r *request.Request) string {
 	view, err := leg.Resolve(g.fleet.Load(), r.Scan.Model)
-	if err != nil || !r.Who.Uses(view.Name) && !r.Who.Uses(stringOf(r.Scan.Model)) {
+	if err != nil || !r.Who.Uses(view.Name) && !r.Who.Uses(stringOf(r.Scan.Model)) || g.plans.Hides(view, r.Who) {
 		return ""
 	}
 	return view.Name
@@ -85,13 +89,21 @@ var errUncounted = &apierror.Error{
 
 var errAnswers = &apierror.Error{
 	Status: 400, Code: scan.CodeType, Param: "n",
-	Message: "`n` and `best_of` must be whole numbers here, since the tokens of all answers count towards a limit",
+	Message: "`n`, `best_of` and `n_cmpl` must be whole numbers here, since the tokens of all answers count " +
+		"towards a limit",
 }
 
 // usesTokens says whether requests of an API use a model, and not only its tokenizer.
 func usesTokens(api scan.API) bool {
 	return api != scan.CountTokens && api != scan.Tokenize && api != scan.Detokenize
 }
+
+// Whisper has 50 tokens for each second of a recording, and people say about 5 in it. An MP3 of 128
+// kbit/s has 16 kB.
+const (
+	bytesPerSound = 320
+	bytesPerWord  = 3200
+)
 
 // promptTokens estimates the tokens of the request's prompt: its token ids, or else one for each
 // four bytes of text, and those that a template adds to its parts.
@@ -102,9 +114,10 @@ func promptTokens(r *request.Request) int64 {
 	)
 	s := r.Scan
 	switch r.API {
-	case scan.Audio:
-		return 0 // nobody knows before the engine tells
-	case scan.Other:
+	case scan.Audio, scan.Other:
+		if r.API == scan.Audio && s.Form() {
+			return int64(len(r.Body()) / bytesPerSound)
+		}
 		return int64(len(r.Body()) / bytesPerToken)
 	}
 	n, bytes := s.Framing()

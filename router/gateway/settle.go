@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -71,7 +72,7 @@ func (c *call) used() spent {
 	case c.status >= 300 || !c.counts:
 		return guess(limits.Use{Requests: 1})
 	}
-	s, u := spent{Use: c.most, cached: a.Usage.Cached}, &a.Usage
+	s, u := spent{Use: c.most, cached: a.Usage.Cached}, c.reported(a.Usage)
 	if u.HasPrompt {
 		s.Input = u.Prompt
 	}
@@ -80,6 +81,24 @@ func (c *call) used() spent {
 	}
 	s.estimated = !u.HasPrompt && s.Input > 0 || !u.HasCompletion && s.Output > 0
 	return s
+}
+
+// reported returns what the engine reports, with a count that it reports only as a part of the
+// total. A total alone is the prompt's. If tokens are generated, they are what the total has above
+// the estimate of the prompt.
+func (c *call) reported(u usage.Counts) usage.Counts {
+	switch {
+	case !u.HasTotal || u.HasPrompt && u.HasCompletion:
+	case u.HasPrompt:
+		u.Completion, u.HasCompletion = max(u.Total-u.Prompt, 0), true
+	case u.HasCompletion:
+		u.Prompt, u.HasPrompt = max(u.Total-u.Completion, 0), true
+	case c.request.Generates() && c.request.API != scan.Other:
+		u.Completion, u.HasCompletion = max(u.Total-c.most.Input, 0), true
+	default:
+		u.Prompt, u.HasPrompt, u.HasCompletion = u.Total, true, true
+	}
+	return u
 }
 
 // relayed returns the least number of tokens that a stream of this many events has. The events that

@@ -45,6 +45,9 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if at := asked.Scan.Transfer(); connector.Reserved(asked.Body()[at.Start:at.End]) {
 		o.edits.Remove("kv_transfer_params")
 	}
+	if asked.Scan.Priority() && !asked.Who.Prefers() {
+		o.edits.Remove("priority")
+	}
 	if salt := a.member.node.salt.Load(); salt != 0 &&
 		(asked.API == scan.Chat || asked.API == scan.Completions || asked.API == scan.Responses) {
 		o.edits.Set("cache_salt", l.salted(salt))

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 )
 
 // TestChangedLimit: what is used stays used in an account with another limit, and what runs
@@ -30,6 +31,25 @@ func TestChangedLimit(t *testing.T) {
 	s.Limit = NewLimit(Rates{TokensPerMinute: 1000})
 	if l := now.left(s, Tokens); l.Remaining != 980 {
 		t.Errorf("%+v", l)
+	}
+}
+
+// TestLoweredLimit: a lower limit refuses for one window at most what a higher one has allowed, and
+// for as long as before what nobody has allowed.
+func TestLoweredLimit(t *testing.T) {
+	for _, used := range []int64{100000, 300000} {
+		now, s := newClock(), subject(Rates{TokensPerMinute: 100000, RequestsPerMinute: 600})
+		r, _ := now.ask(t, s, Use{600, 0, 100000}, true)
+		r.Settle(Use{600, 0, used}, now.Time)
+		s.Limit = NewLimit(Rates{TokensPerMinute: 4000, RequestsPerMinute: 6})
+		s.Account.Rescale(s.Limit, now.Time)
+		now.ask(t, s, Use{Output: 1}, false)
+		if used > 100000 {
+			now.pass(119 * time.Second)
+			now.ask(t, s, Use{Output: 1}, false)
+		}
+		now.pass(time.Minute + time.Second)
+		now.ask(t, s, Use{6, 0, 4000}, true)
 	}
 }
 

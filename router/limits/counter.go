@@ -191,12 +191,14 @@ func (c *counter) add(cost int64, at instant) {
 	}
 }
 
-// rescale multiplies how far the word is ahead.
-func (c *counter) rescale(by float64, at instant) {
+// rescale multiplies how far the word is ahead. A lower limit does not lift it above one window, so
+// that it does not refuse for longer than that what a higher one has allowed.
+func (c *counter) rescale(by float64, window int64, at instant) {
 	for {
 		was := c.word.Load()
 		ahead := max(was-at.ns, 0)
-		if ahead == 0 || c.word.CompareAndSwap(was, at.ns+int64(min(math.Ceil(float64(ahead)*by), maxDebt))) {
+		next := min(math.Ceil(float64(ahead)*by), float64(max(window, ahead)))
+		if ahead == 0 || c.word.CompareAndSwap(was, at.ns+int64(next)) {
 			return
 		}
 	}

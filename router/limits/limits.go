@@ -30,7 +30,7 @@ func (a *Account) Rescale(to *Limit, at time.Time) {
 		is := &to.rules[i]
 		c := &a.counters[is.setting]
 		if was := c.rule.Swap(is); was != nil && was.limit != is.limit && is.window > 0 {
-			c.rescale(is.unit/was.unit, now)
+			c.rescale(is.unit/was.unit, is.window, now)
 		}
 	}
 }

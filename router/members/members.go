@@ -64,10 +64,12 @@ var table = [...]Member{
 	{"ec_transfer_params", Transfer, Resume, nil, nil},
 
 	{"n", Choices, Resume | Judge, []string{"1"}, nil}, // for a hand-over see Sequences
+	{"n_cmpl", Choices, Resume | Judge, []string{"1"}, nil},
 	{"best_of", Choices, all, []string{"1"}, nil}, {"use_beam_search", Choices, all, []string{"false"}, nil},
 	{"prompt", Choices, Judge, nil, isOne},
 
 	{"echo", Echo, all, []string{"false"}, nil}, {"prompt_logprobs", Other, HandOver | Resume, nil, nil},
+	{"n_predict", Other, Resume, nil, nil},
 	{"suffix", Other, Resume, []string{`""`}, nil}, {"thinking_token_budget", Other, Resume, nil, nil},
 	{"truncate_prompt_tokens", Other, Resume, nil, nil}, {"input_ids", Other, Resume, nil, nil},
 	{"prompt_embeds", Other, Resume, nil, nil}, {"session_params", Other, Resume, nil, nil},

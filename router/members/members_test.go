@@ -43,7 +43,8 @@ func TestBars(t *testing.T) {
 		name, value string
 		bars        Use
 	}{
-		{"n", "1", 0}, {"n", "2", Resume | Judge}, {"n", "null", 0}, {"best_of", "2", all}, {"echo", "false", 0},
+		{"n", "1", 0}, {"n", "2", Resume | Judge}, {"n_cmpl", "2", Resume | Judge}, {"n_predict", "2", Resume},
+		{"n", "null", 0}, {"best_of", "2", all}, {"echo", "false", 0},
 		{"echo", "true", all}, {"guided_json", "null", 0}, {"guided_json", "{}", Resume},
 		{"guided_json", `{"a":1}`, Resume | Judge}, {"grammar", `""`, 0}, {"response_format", `{"type":"text"}`, 0},
 		{"response_format", `{"type":"json_object"}`, Resume | Judge}, {"response_format", "{}", Resume},

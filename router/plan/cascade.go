@@ -59,6 +59,9 @@ func (p *Planner) choose(r *request.Request) Plan {
 		return Direct{}
 	}
 	view := p.parts.Fleet.Load().Model(r.Scan.Model)
+	if view != nil && p.Hides(view, r.Who) {
+		return Hidden{}
+	}
 	if view == nil || view.Settings == nil || len(view.Settings.Chain) == 0 || !usesAll(r.Who, view.Settings.Chain) ||
 		!r.Who.Uses(view.Name) && !r.Who.Uses(string(r.Scan.Model)) {
 		return Direct{}
@@ -100,10 +103,31 @@ func (p *Planner) Answers(m *fleet.ModelView, who *trust.Principal) bool {
 	})
 }
 
+// Hides says whether only a cascade answers for a model, and a principal may not use all models of
+// the chain. The model is then unknown to the principal.
+func (p *Planner) Hides(m *fleet.ModelView, who *trust.Principal) bool {
+	return p.parts.Cascades.Enabled && m.Settings != nil && len(m.Nodes) == 0 && !usesAll(who, m.Settings.Chain) &&
+		!slices.Contains(m.Settings.Chain, m.Name)
+}
+
+// Hidden is the plan of a request for a model that is hidden from its client.
+type Hidden struct{ OneLeg }
+
+// Answer implements Plan.
+func (Hidden) Answer(t *Task) *apierror.Error { return t.planner.unknown(t.Request) }
+
+func (p *Planner) unknown(r *request.Request) *apierror.Error {
+	return leg.UnknownModel(p.parts.Fleet.Load(), r.Scan.Model)
+}
+
 // First returns the question of the first leg of a request for inference, as a plan would ask it.
 func (p *Planner) First(r *request.Request) (leg.Question, *apierror.Error) {
 	q, err := p.parts.Legs.Wanted(r)
-	c, ok := p.choose(r).(*Cascade)
+	plan := p.choose(r)
+	if _, hidden := plan.(Hidden); hidden {
+		return q, p.unknown(r)
+	}
+	c, ok := plan.(*Cascade)
 	if err != nil || !ok {
 		return q, err
 	}

@@ -223,13 +223,15 @@ func (t *Task) endLeg() {
 }
 
 // joined returns the usage of an answer that one leg began and the next one continued. The prompt
-// tokens are the first leg's, and the completion tokens are the sum.
+// tokens are the first leg's, and the completion tokens are the sum. The total is the last leg's,
+// whose prompt has the answer so far.
 func joined(first, next usage.Counts) usage.Counts {
-	sum := first
-	if !sum.HasPrompt {
-		sum.Prompt, sum.HasPrompt, sum.Cached, sum.HasCached = next.Prompt, next.HasPrompt, next.Cached, next.HasCached
+	sum := next
+	if first.HasPrompt {
+		sum.Prompt, sum.HasPrompt = first.Prompt, first.HasPrompt
+		sum.Cached, sum.HasCached = first.Cached, first.HasCached
 	}
-	sum.Completion, sum.HasCompletion = sum.Completion+next.Completion, sum.HasCompletion || next.HasCompletion
+	sum.Completion, sum.HasCompletion = first.Completion+next.Completion, first.HasCompletion || next.HasCompletion
 	return sum
 }
 

@@ -24,6 +24,15 @@ func TestAnswers(t *testing.T) {
 		{Chat, `"max_tokens":1e300`, 0, 1}, {Chat, `"max_tokens":5,"max_completion_tokens":"9000"`, 0, 1},
 		{Chat, `"max_tokens":5,"max_completion_tokens":-1`, 0, 1},
 		{Chat, `"max_tokens":9223372036854775807`, 0, 1}, {Chat, `"max_tokens":999999999999999999`, 999999999999999999, 1},
+		{Chat, `"max_tokens":5,"n_predict":500`, 500, 1}, {Chat, `"n_predict":500,"max_tokens":5`, 500, 1},
+		{Chat, `"max_tokens":500,"n_predict":5`, 500, 1}, {Chat, `"max_tokens":5,"n_predict":-1`, 0, 1},
+		{Chat, `"max_tokens":5,"n_predict":null`, 5, 1}, {Chat, `"max_tokens":5,"N_PREDICT":500`, 5, 1},
+		{Chat, `"max_tokens":5,"n_\u0070redict":500`, 500, 1}, {Chat, `"max_tokens":5,"n_predict":6,"n_predict":7`, 7, 1},
+		{Chat, `"n_predict":5`, 0, 1}, {Chat, `"max_output_tokens":5`, 0, 1}, // some engines know no such member
+		{Completions, `"max_completion_tokens":5`, 0, 1}, {Responses, `"max_tokens":5`, 0, 1},
+		{Responses, `"max_output_tokens":5,"n_predict":9,"n_cmpl":3`, 9, 3}, {Messages, `"max_tokens":5,"n_predict":9`, 5, 1},
+		{Chat, `"n":2,"n_cmpl":3`, 0, 3}, {Chat, `"n_cmpl":2,"n":3`, 0, 3}, {Chat, `"n_cmpl":"3"`, 0, none},
+		{Completions, `"prompt":["a","b"],"n_cmpl":3`, 0, 6},
 		{Chat, `"n":3`, 0, 3}, {Chat, `"n":3,"n":2`, 0, 3}, {Chat, `"n":null`, 0, 1}, {Chat, `"n":0`, 0, 1},
 		{Chat, `"n":-5`, 0, 1}, {Chat, `"\u006e":4`, 0, 4}, {Chat, `"n":"4"`, 0, none}, {Chat, `"n":2.5`, 0, none},
 		{Chat, `"n":true`, 0, none}, {Chat, `"n":1e300`, 0, none},
@@ -47,7 +56,7 @@ func TestAnswers(t *testing.T) {
 		if !ok || n > 1<<60 {
 			n = none
 		}
-		if most := r.MostTokens(); most != c.most || n != c.n {
+		if most := r.MaxTokens; most != c.most || most > r.MostTokens() || n != c.n {
 			t.Errorf("%v %s: %d tokens, %d answers", c.api, c.members, most, n)
 		}
 	}
@@ -67,8 +76,8 @@ func TestAnswersOfKnownBeginnings(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Keep(&r)
-		if n, ok := r.Answers(); n != 3 || !ok || r.MostTokens() != 70 || (rest == "b") != (r.Skipped > 0) {
-			t.Errorf("%d, %v, %d tokens, %d bytes skipped", n, ok, r.MostTokens(), r.Skipped)
+		if n, ok := r.Answers(); n != 3 || !ok || r.MaxTokens != 70 || (rest == "b") != (r.Skipped > 0) {
+			t.Errorf("%d, %v, %d tokens, %d bytes skipped", n, ok, r.MaxTokens, r.Skipped)
 		}
 	}
 }

@@ -30,7 +30,6 @@ type mark struct {
 	where                where
 	root                 root
 	stream, includeUsage bool
-	maxTokens            int64
 	turns                turnsRead
 	media, shortTurn     int
 	turnHash, systemHash uint64
@@ -146,7 +145,7 @@ func (r *Request) note(m *mark, at where) bool {
 	}
 	*m = mark{
 		pos: r.c.Pos(), depth: r.c.Depth(), text: r.Skipped + len(r.Text), where: at,
-		root: r.root, stream: r.Stream, includeUsage: r.IncludeUsage, maxTokens: r.MaxTokens,
+		root: r.root, stream: r.Stream, includeUsage: r.IncludeUsage,
 		turns: r.turns, media: r.Media, shortTurn: r.ShortTurn, turnHash: r.TurnHash,
 		systemHash: r.SystemHash, frame: r.rec.frame, index: r.at.index, counts: segmentCounts{root: len(o.segments)},
 	}
@@ -247,7 +246,7 @@ func (r *Request) resume(m *mark, body []byte) {
 	r.root = m.root
 	r.Model, r.CacheSalt = plainString(body, m.root.model), plainString(body, m.root.salt)
 	r.PreviousResponseID = plainString(body, m.root.previous)
-	r.Stream, r.IncludeUsage, r.MaxTokens = m.stream, m.includeUsage, m.maxTokens
+	r.Stream, r.IncludeUsage = m.stream, m.includeUsage
 	r.turns = turnsRead{m.turns.state, m.turns.end - m.text}
 	r.Media, r.ShortTurn, r.TurnHash, r.SystemHash = m.media, m.shortTurn, m.turnHash, m.systemHash
 	r.at = place{field: m.frame.member.String(), index: m.index}

@@ -11,7 +11,8 @@ const (
 	askedAnswer // logprobs of a completion
 	askedNone   // top_logprobs of a chat is null
 
-	askedAnswers // no such member: n or best_of
+	askedAnswers // no such member: n, best_of or n_cmpl
+	askedMost    // no such member: n_predict
 )
 
 // ReadsNoCache says whether vLLM computes the whole prompt, whatever it has cached: for the log
@@ -34,10 +35,14 @@ func (r *Request) another(name []byte) {
 	switch bit {
 	case 0:
 		r.root.transfers = r.root.transfers || isTransfer(name)
+		r.root.priority = r.root.priority || string(name) == "priority"
 		r.c.Skip()
 		return
 	case askedAnswers:
 		r.choices()
+		return
+	case askedMost:
+		r.maximum(false)
 		return
 	}
 	kind := r.c.Kind()
@@ -67,12 +72,14 @@ func isTransfer(name []byte) bool {
 
 // askedBy returns the bit of a member; 0: it has none.
 func (r *Request) askedBy(name []byte) asked {
-	if r.api != Completions && r.api != Chat {
+	if r.api != Completions && r.api != Chat && r.api != Responses {
 		return 0
 	}
 	switch string(name) {
-	case "n", "best_of":
+	case "n", "best_of", "n_cmpl":
 		return askedAnswers
+	case "n_predict":
+		return askedMost
 	case "prompt_logprobs":
 		return askedPrompt
 	case "echo":

@@ -72,7 +72,7 @@ type Request struct {
 
 	Stream       bool
 	IncludeUsage bool  // stream_options.include_usage is true
-	MaxTokens    int64 // max_completion_tokens, max_tokens or max_output_tokens; 0 = absent
+	MaxTokens    int64 // the largest maximum of an answer; 0 = none that every engine obeys
 
 	Prompt
 
@@ -120,6 +120,7 @@ type root struct {
 	seen      uint32 // members so far, by rootMember
 	empty     bool   // the root has no members
 	transfers bool   // there are members of TransferMembers other than kv_transfer_params
+	priority  bool   // there is a member priority
 	asked     asked  // what members ask of the prompt
 	answers   answers
 	framing   framing
@@ -195,6 +196,9 @@ var TransferMembers = [...]string{
 
 // Transfers says whether the body has some of TransferMembers.
 func (r *Request) Transfers() bool { return r.root.transfers || r.root.transfer != (Span{}) }
+
+// Priority says whether the body has a member priority, by which engines order their queues.
+func (r *Request) Priority() bool { return r.root.priority }
 
 // Form says whether the body is a form, whose members have no names in JSON.
 func (r *Request) Form() bool { return r.form }

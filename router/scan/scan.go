@@ -163,8 +163,12 @@ func (r *Request) finish() error {
 	return nil
 }
 
-// settle makes the whole prompt the first turn of a prompt without messages.
+// settle decides what only the whole body tells. The whole prompt is the first turn of a prompt
+// without messages.
 func (r *Request) settle() {
+	if a := &r.root.answers; a.bound && !a.unbounded {
+		r.MaxTokens = a.most
+	}
 	switch {
 	case r.turns.state != noConversation:
 	case len(r.Tokens) > 0:
@@ -217,7 +221,7 @@ func (r *Request) rootValue(key rootMember) {
 	case rootStreamOptions:
 		r.streamOptions()
 	case rootMaxTokens, rootMaxCompletionTokens, rootMaxOutputTokens:
-		r.maxTokens(key)
+		r.maximum(binding[r.api]&(1<<key) != 0)
 	case rootCacheSalt:
 		r.CacheSalt, r.root.salt = r.stringMember()
 	case rootPreviousResponse:
@@ -293,21 +297,6 @@ func (r *Request) boolean() bool {
 		return false
 	}
 	return r.c.Literal()
-}
-
-// maxTokens keeps the most specific bound. Only the engine judges a value that is no positive whole
-// number.
-func (r *Request) maxTokens(key rootMember) {
-	if kind := r.c.Kind(); kind != jsonscan.Number {
-		r.root.answers.unbounded = r.root.answers.unbounded || kind != jsonscan.Null
-		r.c.Skip()
-		return
-	}
-	specific := r.root.seen&(1<<rootMaxCompletionTokens) != 0 && key != rootMaxCompletionTokens
-	n, ok := r.c.Int()
-	if r.root.answers.note(n, ok); ok && n > 0 && !specific {
-		r.MaxTokens = n
-	}
 }
 
 func (r *Request) streamOptions() {

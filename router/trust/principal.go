@@ -118,6 +118,10 @@ func (p *Principal) Limits() limits.Subject {
 	return limits.Subject{Of: limits.OfKey, Limit: p.Limit, Account: p.Credential.account, Tenant: p.Home, Name: p.ID}
 }
 
+// Prefers says whether the principal may tell an engine the priority of a request. An engine has no
+// highest one for each key.
+func (p *Principal) Prefers() bool { return !p.Keyed() || p.Priority > 0 || p.Scopes.Has(Pin) }
+
 // Keyed says whether the principal was named by a key. The router itself and principals without
 // settings are not.
 func (p *Principal) Keyed() bool { return p != nil && p.ID != "" }

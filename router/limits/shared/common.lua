@@ -101,8 +101,8 @@ local function read(from)
 			if b.window > 0 then
 				b.room, b.unit = b.window, b.window / b.limit
 				b.used = max(0, used - max(0, now - at))
-				if is and numbers('<d', is, 25) ~= b.limit then -- the units used stay used
-					b.used = math.min(b.used * numbers('<d', is, 25) / b.limit, b.window + debt)
+				if is and numbers('<d', is, 25) ~= b.limit then -- the units used stay used, for a window at most
+					b.used = math.min(b.used * numbers('<d', is, 25) / b.limit, max(b.window, b.used))
 					b.changed = true
 				end
 			elseif b.window < 0 then
