@@ -139,7 +139,6 @@ func paced(body io.Reader) (all []byte, gap time.Duration, err error) {
 // TestStreamsGoOn: D is killed in the middle of 200 streams. Every stream is complete, and has
 // exactly the bytes of an undisturbed one.
 func TestStreamsGoOn(t *testing.T) {
-	t.Parallel()
 	const streams = 200
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.DecodeStep = 30 * time.Millisecond }), resumes("auto"))
 	bodies := make([]string, streams)
