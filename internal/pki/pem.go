@@ -25,7 +25,7 @@ func writePair(certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) erro
 	return writePEM(certFile, certificateBlock, der)
 }
 
-// writeKey writes a key. Of the modes of a key that it replaces, only the right of the group to read
+// writeKey writes a key. Of the mode of a key that it replaces, only the right of the group to read
 // is kept beside the owner's.
 func writeKey(name string, key *ecdsa.PrivateKey) error {
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
