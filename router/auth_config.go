@@ -212,7 +212,7 @@ func (r *Router) endRevoked() {
 func (r *Router) authProblems() (all []fleet.Problem) {
 	if why := r.keys.Problem(); why != "" {
 		all = append(all, fleet.Problem{Subject: "API keys",
-			Reason: r.keys.Source() + ": " + why + "; the keys read last count on"})
+			Reason: r.keys.Source() + ": " + why + "; " + r.keys.Meanwhile()})
 	}
 	if v := r.tokenVerifier(); v != nil && v.Problem() != "" {
 		all = append(all, fleet.Problem{Subject: "OIDC provider",
