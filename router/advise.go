@@ -1,7 +1,9 @@
 package router
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -9,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // Advise returns warnings about valid settings that do less than they seem to.
@@ -32,7 +35,13 @@ func (c *Config) Advise() (notes []string) {
 			notes = append(notes, note)
 		}
 	}
-	notes = append(notes, c.exposed()...)
+	for i, g := range c.Auth.OIDC.Groups {
+		if g.Tenant == "" && c.Auth.OIDC.TenantName == "" {
+			notes = append(notes, fmt.Sprintf("auth.oidc.group[%d] has no tenant, so %q shares the limits and the use of tenant "+
+				"%s; set its tenant, or auth.oidc.tenant_claim", i, g.Name, trust.DefaultTenant))
+		}
+	}
+	notes = append(append(notes, c.exposed()...), c.readable()...)
 	if doc, err := rights.ReadFile(c.Router.PolicyFile); err == nil {
 		notes = append(notes, idle("router.policy_file", doc, c.Router.Mode)...)
 	}
@@ -65,6 +74,35 @@ func (c *Config) exposed() (notes []string) {
 			notes = append(notes, fmt.Sprintf("%s: API keys and tokens cross the network to %s unencrypted, and whoever "+
 				"reads one can use it; set %s.cert and .key, unless something in front of it encrypts", p.field, p.address,
 				p.tls))
+		}
+	}
+	return notes
+}
+
+// readable warns of secrets in files that other users can read. Such files of keys and of the
+// secret of isolation are refused; others are not, as Kubernetes mounts secrets with the mode 0644.
+func (c *Config) readable() (notes []string) {
+	secrets := [][2]string{
+		{"tls.key", c.TLS.Key}, {"admin_tls.key", c.AdminTLS.Key}, {"upstream_tls.key", c.Upstream.Key},
+		{"etcd.key", c.Etcd.Key}, {"etcd.password_file", c.Etcd.PasswordFile},
+		{"ratelimit.password_file", c.RateLimit.Password}, {"ratelimit.key", c.RateLimit.Key},
+		{"ratelimit.sentinel_password_file", c.RateLimit.SentinelsWord},
+		{"traces.headers_file", c.Traces.HeadersFile}, {"traces.key", c.Traces.Key},
+	}
+	all, _ := c.backends() // Validate reports problems
+	for _, b := range all {
+		at := "of the backend " + b.NodeID()
+		secrets = append(secrets, [2]string{"api_key_file " + at, b.APIKeyFile}, [2]string{"cert_key " + at, b.CertKey})
+	}
+	seen := map[string]bool{"": true}
+	for _, s := range secrets {
+		info, err := os.Stat(s[1])
+		if seen[s[1]] || err != nil {
+			continue
+		}
+		seen[s[1]] = true
+		if err := cmp.Or(rights.Private(s[1], info), rights.Kept(s[1])); err != nil {
+			notes = append(notes, s[0]+": "+err.Error())
 		}
 	}
 	return notes

@@ -226,7 +226,7 @@ func (r *Router) endRevoked() {
 func (c *callers) authProblems() (all []fleet.Problem) {
 	if why := c.keys.Problem(); why != "" {
 		all = append(all, fleet.Problem{Subject: "API keys",
-			Reason: c.keys.Source() + ": " + why + "; the keys read last count on"})
+			Reason: c.keys.Source() + ": " + why + "; " + c.keys.Meanwhile()})
 	}
 	if v := c.tokenVerifier(); v != nil && v.Problem() != "" {
 		all = append(all, fleet.Problem{Subject: "OIDC provider",

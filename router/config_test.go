@@ -52,6 +52,35 @@ func TestAdvice(t *testing.T) {
 			t.Errorf("%s: %q, want %q", args, got, want)
 		}
 	}
+	at := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(at, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	advice := func(set func(c *router.Config), want ...string) {
+		t.Helper()
+		var c router.Config
+		_ = config.Load(&c, config.Options{Program: "cgn-router", Args: []string{"--backend", "http://e:1"}})
+		set(&c)
+		got := c.Advise()
+		for i, note := range got {
+			if i >= len(want) || !strings.HasPrefix(note, want[i]) {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	advice(func(c *router.Config) {
+		c.RateLimit.Password, c.Backends = at, []router.BackendConfig{{URL: "http://f:1", APIKeyFile: at}}
+	},
+		"ratelimit.password_file: "+at+" has the mode 0644")
+	group := router.OIDCGroupConfig{Name: "ml"}
+	advice(func(c *router.Config) { c.Auth.OIDC.Groups = []router.OIDCGroupConfig{group} },
+		"auth.oidc.group[0] has no tenant")
+	advice(func(c *router.Config) {
+		c.Auth.OIDC.Groups, c.Auth.OIDC.TenantName = []router.OIDCGroupConfig{group}, "org"
+	})
 	c := router.Config{Router: router.RouterConfig{Listen: "localhost:1", Admin: "localhost:2"},
 		Models: []router.ModelConfig{{
 			Name: "m", Policy: `{"score":{"epsilon":0.5},"mode":"cost"}`, Pools: map[string][]string{"decode": {"a"}},
@@ -71,18 +100,20 @@ func TestALogHasAFileOfItsOwn(t *testing.T) {
 	if err := os.Symlink(at("keys"), at("link")); err != nil {
 		t.Fatal(err)
 	}
+	named := strings.NewReplacer("KEYS", at("keys"), "LOG", at("log"), "LINK", at("link"), "DIR", dir)
 	for args, want := range map[string]string{
-		"--keys-file " + at("keys") + " --audit-log " + at("log"):      "",
-		"--keys-file " + at("keys") + " --audit-log " + at("keys"):     "audit.log: " + at("keys") + " is the file of auth.keys_file",
-		"--keys-file " + at("keys") + " --access-log " + at("link"):    "log.access: " + at("link") + " is the file of auth.keys_file",
-		"--audit-log " + at("log") + " --access-log " + at("x/../log"): "log.access: " + at("x/../log") + " is the file of audit.log",
-		"--audit-log /dev/null --access-log /dev/null":                 "",
-		"--audit-log - --access-log -":                                 "",
-		"--usage-dir " + dir + " --access-log " + at("log"):            "log.access: " + at("log") + " is in usage.dir",
-		"--usage-dir " + dir + " --access-log " + at("../other-log"):   "",
+		"--keys-file KEYS --audit-log LOG":             "",
+		"--keys-file KEYS --audit-log KEYS":            "audit.log: KEYS is the file of auth.keys_file",
+		"--keys-file KEYS --access-log LINK":           "log.access: LINK is the file of auth.keys_file",
+		"--audit-log LOG --access-log DIR/x/../log":    "log.access: DIR/x/../log is the file of audit.log",
+		"--audit-log /dev/null --access-log /dev/null": "",
+		"--audit-log - --access-log -":                 "",
+		"--usage-dir DIR --access-log LOG":             "log.access: LOG is in usage.dir",
+		"--usage-dir DIR --access-log DIR/../log":      "",
 	} {
+		args, want = named.Replace("--backend http://e:1 "+args), named.Replace(want)
 		var c router.Config
-		err := config.Load(&c, config.Options{Program: "cgn-router", Args: strings.Fields("--backend http://e:1 " + args)})
+		err := config.Load(&c, config.Options{Program: "cgn-router", Args: strings.Fields(args)})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}

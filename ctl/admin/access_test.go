@@ -86,9 +86,8 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(guarded.Guard("", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, "reached")
-	})))
+	reached := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "reached") })
+	s := httptest.NewUnstartedServer(guarded.Guard("127.0.0.1:0", reached))
 	s.TLS = conf
 	s.StartTLS()
 	defer s.Close()

@@ -9,11 +9,14 @@ import (
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/logfile"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/kvcached"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/keys"
 )
 
 // admin examines an admin port. keyed says that it asks for API keys or tokens.
@@ -58,10 +61,13 @@ func (e *exam) router(c *router.Config) {
 	e.files(pki.Files{CA: c.Traces.CA, Cert: c.Traces.Cert, Key: c.Traces.Key}, "traces.ca", "traces.cert",
 		"traces.key", "")
 	e.secret("traces.headers_file", c.Traces.HeadersFile)
-	e.secret("auth.keys_file", c.Auth.KeysFile)
+	e.keys(c)
 	e.secret("auth.isolation_secret_file", c.Auth.IsolationSecretFile)
 	e.expiry("auth.oidc.ca", c.Auth.OIDC.CA)
 	e.redis(&c.RateLimit)
+	if c.Usage.Dir != "" {
+		e.kept("usage.dir", filepath.Join(c.Usage.Dir, "file"))
+	}
 	e.logs(c.Logs())
 }
 
@@ -75,11 +81,27 @@ func (e *exam) logs(all []logfile.Place) {
 	}
 }
 
+// keys examines the router's file of keys, and whether keys leave the router.
+func (e *exam) keys(c *router.Config) {
+	e.secret("auth.keys_file", c.Auth.KeysFile)
+	if doc, err := rights.ReadFile(c.Auth.KeysFile); err == nil { // otherwise secret has said why
+		if _, err := keys.ParseFile(doc); err != nil {
+			e.add(severe, kindConfig, "auth.keys_file", "the daemon does not start: "+c.Auth.KeysFile+": "+err.Error(),
+				"restore the file, or make its keys anew with cgn-ctl key create")
+		}
+	}
+	if c.Router.ForwardAuth && (c.Auth.KeysFile != "" || c.Auth.KeysEtcd || c.Auth.OIDC.Issuer != "") {
+		e.add(warning, kindOpen, "router.forward_auth", "engines and agents get the API keys and tokens of clients, and can "+
+			"use them at the router", "leave it out, and give engines a key of their own with api_key_file")
+	}
+}
+
 // redis examines the Redis of shared limits.
 func (e *exam) redis(c *router.RateLimitConfig) {
 	for i, at := range c.Redis {
-		if !c.TLS {
-			e.dial(fmt.Sprintf("ratelimit.redis[%d]", i), "http://"+at, "the names of tenants and models",
+		e.checked.Connections++
+		if !c.TLS && !listen.Loopback(at) {
+			e.crosses(fmt.Sprintf("ratelimit.redis[%d]", i), at, "the names of tenants and models",
 				c.Password != "", "set ratelimit.tls = true")
 		}
 	}

@@ -139,8 +139,8 @@ func present(files []string) ([]string, error) {
 	return files, nil
 }
 
-// daemon examines the file of a daemon. The file is parsed as the daemon parses it. A file that the
-// daemon refuses is not examined further.
+// daemon examines the file of a daemon. The file is parsed as the daemon parses it. A file with a
+// setting that cannot be read is not examined further.
 func (e *exam) daemon(d daemon) {
 	err := e.load(d)
 	if bad, ok := errors.AsType[*config.Error](err); ok {
@@ -153,9 +153,10 @@ func (e *exam) daemon(d daemon) {
 			e.add(severe, kindConfig, "", "the daemon does not start: "+p.Error(), "change the file until cgn-"+d.name+
 				" --config "+e.file+" --check-config takes it")
 		}
-		return
-	}
-	if err != nil {
+		if bad.Unread {
+			return
+		}
+	} else if err != nil {
 		e.add(severe, kindConfig, "", err.Error(), "give a file that cgn-"+d.name+" can read")
 		return
 	}

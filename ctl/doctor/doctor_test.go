@@ -159,7 +159,7 @@ func TestLogs(t *testing.T) {
 func TestRouter(t *testing.T) {
 	h := newHost(t, pki.Options{})
 	h.write("key", "sk-1", 0o644)
-	h.write("other", "sk-2", 0o600)
+	h.write("other", `{"keys":[]}`, 0o600)
 	file := h.write("router.toml", `
 [router]
 listen = "0.0.0.0:8080"
@@ -186,7 +186,7 @@ endpoints = ["http://etcd1.example:2379", "etcd2.example:2379", "127.0.0.1:2379"
 		"error plaintext etcd.endpoints[0]", "error plaintext etcd.endpoints[1]", "error open etcd.cert",
 		"error plaintext upstream_tls.ca")
 
-	found, _, err = h.examine("--router", h.write("router.toml", `
+	found, r, err := h.examine("--router", h.write("router.toml", `
 [router]
 listen = "0.0.0.0:8080"
 insecure_listen = true
@@ -209,6 +209,38 @@ key = "DIR/pki/agent.key"
 	h.want(found, err, "error plaintext router.listen", "error development router.admin",
 		"error plaintext ratelimit.redis[0]", "error readable ratelimit.password_file",
 		"error certificate upstream_tls.cert")
+	for _, f := range r.Findings {
+		if f.Field == "ratelimit.redis[0]" && !strings.HasPrefix(f.Problem, "10.0.0.5:6379: a key, with ") {
+			t.Error(f.Problem)
+		}
+	}
+}
+
+// TestKeys checks what doctor finds of a damaged file of keys, of keys that go to engines, and of
+// directories in which every user can replace files. A missing setting hides none of it.
+func TestKeys(t *testing.T) {
+	h := newHost(t, pki.Options{})
+	for _, name := range []string{"open", "usage"} {
+		if err := os.Mkdir(h.at(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(h.at(name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.write("open/keys.json", `{"keys":[]}`, 0o600)
+	h.write("damaged.json", `{"keys":[`, 0o600)
+	const more = "[auth]\nkeys_file = \"DIR/%s\"\n[usage]\ndir = \"DIR/usage\"\n"
+	backend := "[router]\nforward_auth = true\nbackends = [\"http://127.0.0.1:8000\"]\n"
+	found, _, err := h.examine("--router", h.write("router.toml", backend+fmt.Sprintf(more, "open/keys.json"), 0o600))
+	h.want(found, err, "error readable auth.keys_file", "error readable usage.dir", "warning open router.forward_auth")
+	found, _, err = h.examine("--router", h.write("router.toml", backend+fmt.Sprintf(more, "damaged.json"), 0o600))
+	h.want(found, err, "error config auth.keys_file", "error readable usage.dir", "warning open router.forward_auth")
+	found, r, err := h.examine("--router", h.write("router.toml", fmt.Sprintf(more, "open/keys.json"), 0o600))
+	if !slices.Contains(found, "error config") || !slices.Contains(found, "error readable usage.dir") || err == nil ||
+		r.Checked[0].Listeners != 2 {
+		t.Errorf("without a backend: %q, %+v", found, r.Checked)
+	}
 }
 
 func TestAgentAndCache(t *testing.T) {

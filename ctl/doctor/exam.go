@@ -116,11 +116,16 @@ func (e *exam) dial(field, url, carries string, secret bool, fix string) {
 	if err != nil || at.TLS || at.Network == "unix" || listen.Loopback(at.Addr) {
 		return
 	}
+	e.crosses(field, url, carries, secret, fix)
+}
+
+// crosses reports a connection without encryption, as dial does.
+func (e *exam) crosses(field, to, carries string, secret bool, fix string) {
 	severity, what := warning, carries+" cross"
 	if secret {
 		severity, what = severe, "a key, with "+carries+", crosses"
 	}
-	e.add(severity, kindPlaintext, field, fmt.Sprintf("%s: %s the network without encryption", url, what), fix)
+	e.add(severity, kindPlaintext, field, fmt.Sprintf("%s: %s the network without encryption", to, what), fix)
 }
 
 // events examines the address of an engine's KV events, which have no encryption.
@@ -171,6 +176,14 @@ func (e *exam) secret(field, name string) {
 	}
 	e.checked.Secrets++
 	e.mode(field, name, 0o027, "read or change")
+	e.kept(field, name)
+}
+
+// kept reports a file that every user can replace.
+func (e *exam) kept(field, name string) {
+	if err := rights.Kept(name); err != nil {
+		e.add(severe, kindReadable, field, err.Error(), "make the directory writable by its owner only")
+	}
 }
 
 // mode reports a file whose mode has any of the bits in forbidden.
@@ -238,6 +251,7 @@ func (e *exam) authority(field, name string) {
 	if _, err := os.Stat(name); err == nil && !e.seen[name] {
 		e.checked.Secrets++
 		e.mode(field, name, 0o077, "read or change")
+		e.kept(field, name)
 		e.add(warning, kindReadable, field, name+" signs certificates of every role, and a daemon does not need it",
 			"keep it where certificates are made, and off the other hosts")
 	}

@@ -49,6 +49,7 @@ type Options struct {
 type Error struct {
 	Problems []error
 	Misused  bool // a flag or argument was not understood
+	Unread   bool // a setting could not be read, so that it does not have the value that was meant
 }
 
 func (e *Error) Error() string {
@@ -128,7 +129,7 @@ func Load(dst any, o Options) error {
 		}
 	}
 	if len(problems) > 0 {
-		return &Error{Problems: problems, Misused: len(misused) > 0}
+		return &Error{Problems: problems, Misused: len(misused) > 0, Unread: unread}
 	}
 	if cl.check {
 		notes := s.renameNotes()

@@ -2,6 +2,7 @@ package keys
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,7 +57,8 @@ func ParseFile(doc []byte) ([]*Record, error) {
 }
 
 // ReadFile returns the content of a file of keys. ReadFile refuses a file that others than its
-// owner and its group can read, or that others than its owner can change.
+// owner and its group can read, or that others than its owner can change, or that every user can
+// replace.
 func ReadFile(name string) ([]byte, error) {
 	f, err := rights.Open(name)
 	if err != nil {
@@ -78,15 +80,10 @@ func ReadFile(name string) ([]byte, error) {
 }
 
 func checkFile(name string, info fs.FileInfo) error {
-	mode := info.Mode()
-	if !mode.IsRegular() {
+	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is no regular file", name)
 	}
-	if mode.Perm()&0o027 != 0 {
-		return fmt.Errorf("%s has the mode %#o, so others can read it or change it; chmod 600 it (640 for a group that reads it)",
-			name, mode.Perm())
-	}
-	return nil
+	return cmp.Or(rights.Private(name, info), rights.Kept(name))
 }
 
 // Edit changes a file of keys in one step: a reader finds it as before or as after. A file that is

@@ -53,9 +53,17 @@ func (f *Follower) Problem() string {
 	return ""
 }
 
+// Meanwhile says what counts while there is a problem.
+func (f *Follower) Meanwhile() string {
+	if f.Set.Known() {
+		return "the keys read last count on"
+	}
+	return "none is known yet, and requests with keys get 503"
+}
+
 func (f *Follower) tell(problem string) {
 	if was := f.Problem(); was != problem && problem != "" {
-		f.Log.Error("API keys not read; the keys read last count on", "source", f.Source(), "error", problem)
+		f.Log.Error("API keys not read; "+f.Meanwhile(), "source", f.Source(), "error", problem)
 	} else if was != problem {
 		f.Log.Info("API keys read again", "source", f.Source())
 	}

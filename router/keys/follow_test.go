@@ -1,7 +1,9 @@
 package keys
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -25,6 +27,23 @@ func entry(t *testing.T, r *Record) cluster.Entry {
 		t.Fatal(err)
 	}
 	return cluster.Entry{Key: cluster.KeysPrefix + r.ID, Value: doc}
+}
+
+// TestMeanwhile checks that the log says what counts while etcd is away, before and after the first
+// reading.
+func TestMeanwhile(t *testing.T) {
+	f, h := etcdFollower()
+	var log bytes.Buffer
+	f.Log = slog.New(slog.NewTextHandler(&log, nil))
+	for _, want := range []string{"none is known yet", "the keys read last count on"} {
+		want = "API keys not read; " + want
+		h.Lost(errors.New("gone"))
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s, want %s", log.String(), want)
+		}
+		log.Reset()
+		h.List(cluster.Listing{})
+	}
 }
 
 // TestSharedTexts checks that records of etcd that share a text do not count, and hinder no other.

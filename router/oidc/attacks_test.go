@@ -230,6 +230,7 @@ func TestGoodTokens(t *testing.T) {
 		"typ in full":     {sign(header(object{"typ": "application/AT+JWT"}), payload(), rsaKey()), "oidc:anna", "acme"},
 		"Keycloak's with nonce": {sign(header(object{"typ": "JWT"}), payload(object{"typ": "Bearer", "nonce": "n"}),
 			rsaKey()), "oidc:anna", "acme"},
+		"at+jwt with nonce":      {good(object{"nonce": "n"}), "oidc:anna", "acme"},
 		"several audiences":      {good(object{"aud": []string{"other", audience}}), "oidc:anna", "acme"},
 		"groups as text":         {good(object{"groups": "ml"}), "oidc:anna", "acme"},
 		"several groups":         {good(object{"groups": []string{"guests", "ops", "ml"}}), "oidc:anna", "acme"},

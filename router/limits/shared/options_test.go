@@ -138,7 +138,8 @@ func TestSaysWhatHappens(t *testing.T) {
 		Local: "holds requests to its part", Open: "by its own count only", Closed: "get 503",
 	} {
 		var log bytes.Buffer
-		l, err := New(Options{Addresses: []string{"127.0.0.1:1"}, OnFailure: on}, slog.New(slog.NewTextHandler(&log, nil)))
+		l, err := New(Options{Addresses: []string{"127.0.0.1:1"}, OnFailure: on},
+			slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
