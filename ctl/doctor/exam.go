@@ -210,8 +210,8 @@ const credentials = "/run/credentials/"
 func (e *exam) missing(field string, err error) {
 	var at *fs.PathError
 	if errors.As(err, &at) && strings.HasPrefix(at.Path, credentials) {
-		e.add(warning, kindUnseen, field, err.Error(), "run doctor as root while the unit runs: systemd shows the file "+
-			"only then")
+		e.add(warning, kindUnseen, field, err.Error(), "run doctor as root while the unit runs, and see that the unit "+
+			"has a LoadCredential= for the file: systemd shows it only then")
 		return
 	}
 	if errors.Is(err, fs.ErrPermission) {
