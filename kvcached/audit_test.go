@@ -164,6 +164,19 @@ func refusedLanes(t *testing.T, d *Daemon, name, dir, other string) {
 		<-conn.Context().Done() // the server's alert
 	}
 	audittest.Refusal(t, name, "quic client_certificate")
+	refusals := len(audittest.Lines(t, name))
+	liar, err := quic.DialAddr(t.Context(), d.At("quic"), showing(t, dir, pki.Ctl, wire.ALPN), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = liar.CloseWithError(0, "tls: client didn't provide a certificate")
+	defer func() {
+		for _, l := range audittest.Lines(t, name)[refusals:] {
+			if l.Port == "quic" {
+				t.Errorf("a client's own words: %+v", l)
+			}
+		}
+	}()
 	if conn, err := tls.Dial("tcp", d.At("tls-lane"), stranger); err == nil {
 		_, _ = conn.Read(make([]byte, 1)) // the server's alert
 		conn.Close()
@@ -185,5 +198,5 @@ func refusedLanes(t *testing.T, d *Daemon, name, dir, other string) {
 	if err := peer.Delete(t.Context(), []block.Addr{testAddr(1)}, make([]bool, 1)); err == nil {
 		t.Error("a router may delete")
 	}
-	audittest.Refusal(t, name, "peers role_denied router")
+	audittest.Refusal(t, name, "peers role_denied certificate spiffe://cognitora/role/router")
 }

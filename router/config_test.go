@@ -100,6 +100,7 @@ func TestALogHasAFileOfItsOwn(t *testing.T) {
 	if err := os.Symlink(at("keys"), at("link")); err != nil {
 		t.Fatal(err)
 	}
+	t.Chdir(dir)
 	named := strings.NewReplacer("KEYS", at("keys"), "LOG", at("log"), "LINK", at("link"), "DIR", dir)
 	for args, want := range map[string]string{
 		"--keys-file KEYS --audit-log LOG":             "",
@@ -110,6 +111,8 @@ func TestALogHasAFileOfItsOwn(t *testing.T) {
 		"--audit-log - --access-log -":                 "",
 		"--usage-dir DIR --access-log LOG":             "log.access: LOG is in usage.dir",
 		"--usage-dir DIR --access-log DIR/../log":      "",
+		"--usage-dir DIR":                              "",
+		"--usage-dir DIR --audit-log syslog":           "",
 	} {
 		args, want = named.Replace("--backend http://e:1 "+args), named.Replace(want)
 		var c router.Config

@@ -15,6 +15,9 @@ func (c *Config) validateFiles(bad problem) {
 		{"admin_tls.cert", c.AdminTLS.Cert}, {"admin_tls.key", c.AdminTLS.Key},
 	}
 	for _, l := range c.Logs() {
+		if !l.Named() {
+			continue
+		}
 		for _, other := range files {
 			if other[1] != "" && sameFile(l.File, other[1]) {
 				bad(l.Setting, "%s is the file of %s too; give the log a file of its own", l.File, other[0])

@@ -123,17 +123,19 @@ func May(req *http.Request, change bool) error {
 var ErrNoCertificate = errors.New("this admin port asks for a certificate of the CA in admin_tls.client_ca; show one of " +
 	"the role ctl, or of the role monitor to read (cgn-ctl pki bootstrap makes them)")
 
-// Local returns a handler for a port that asks nobody who he is. On loopback it refuses requests
-// whose Host is a name other than localhost: the page of another site has sent them, whose name
-// points at this host.
+// Local returns a handler for a port that asks nobody who he is. On loopback it refuses requests,
+// but those of probes, whose Host is a name other than localhost: the page of another site has sent
+// them, whose name points at this host.
 func Local(address string, next http.Handler) http.Handler {
 	if !listen.Loopback(address) || strings.HasPrefix(address, "unix:") {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if listen.Rebindable(req.Host) {
-			http.Error(w, "this admin port on loopback asks nobody who he is, so it answers only requests whose Host is an "+
-				"address or localhost", http.StatusForbidden)
+		if listen.Rebindable(req.Host) && !Probe(req) {
+			const text = "this admin port on loopback asks nobody who he is, so it answers only requests whose Host is an " +
+				"address or localhost"
+			ActsAs(req, "", text)
+			http.Error(w, text, http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, req)

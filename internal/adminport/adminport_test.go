@@ -7,12 +7,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/cognitora/dataplane/internal/adminport/adminporttest"
+	"github.com/cognitora/dataplane/internal/audit"
+	"github.com/cognitora/dataplane/internal/audit/audittest"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -93,5 +96,38 @@ func TestWithoutCertificates(t *testing.T) {
 	}
 	if conf, err := port.Config(); conf != nil || err != nil {
 		t.Errorf("%v, %v", conf, err)
+	}
+}
+
+// TestNamesOfOtherSites checks that a port on loopback answers the probes of any Host, and that the
+// line of a refusal says why and has no text of the client's choice.
+func TestNamesOfOtherSites(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "audit.log")
+	log, err := audit.New(audit.Options{To: name, RefusalsPerSecond: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Audited(log, Changes{}, (&TLS{}).Guard("127.0.0.1:1", http.NotFoundHandler()))
+	for asked, want := range map[string]int{"GET /healthz": 404, "HEAD /readyz": 404, "POST /healthz": 403,
+		"GET /chosen": 403} {
+		answer := httptest.NewRecorder()
+		method, path, _ := strings.Cut(asked, " ")
+		req := httptest.NewRequest(method, path, nil)
+		req.Host = "evil.example"
+		if h.ServeHTTP(answer, req); answer.Code != want {
+			t.Errorf("%s: %d, want %d", asked, answer.Code, want)
+		}
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lines := audittest.Lines(t, name)
+	if len(lines) != 2 {
+		t.Fatalf("%+v", lines)
+	}
+	for _, l := range lines {
+		if l.Reason != "admin_403" || !strings.Contains(l.Detail, "localhost") || l.Asked != "GET" && l.Asked != "POST" {
+			t.Errorf("%+v", l)
+		}
 	}
 }

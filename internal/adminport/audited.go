@@ -57,7 +57,7 @@ func Audited(log *audit.Log, c Changes, next http.Handler) http.Handler {
 		case s.status == http.StatusUnauthorized, s.status == http.StatusForbidden:
 			log.Refuse(audit.Refusal{
 				Reason: "admin_" + strconv.Itoa(s.status), Detail: from.refused, Key: from.by, Client: req.RemoteAddr,
-				Port: "admin", Asked: cmp.Or(req.Pattern, req.Method+" "+req.URL.Path),
+				Port: "admin", Asked: cmp.Or(req.Pattern, req.Method),
 			})
 		case !reads && c.Object != nil && req.Pattern != "" && !slices.Contains(c.Reads, req.Pattern):
 			log.Act(audit.Act{

@@ -27,7 +27,7 @@ func (c *Config) Validate() error {
 
 // Examine checks that the log can be written.
 func (c *Config) Examine() error {
-	if c.Log == "" || c.Log == "-" || c.Log == "syslog" {
+	if !c.File().Named() {
 		return nil
 	}
 	return problem(rights.Appendable(c.Log))

@@ -87,10 +87,13 @@ type Place struct {
 	Mode    fs.FileMode // with which the daemon makes it
 }
 
+// Named says whether the place is a file: not standard output, the syslog or nothing.
+func (p Place) Named() bool { return p.File != "" && p.File != "-" && p.File != "syslog" }
+
 // Wide returns the mode of an existing file that more users can read or change than the daemon
 // would let.
 func (p Place) Wide() (mode fs.FileMode, wide bool) {
-	if p.File == "" || p.File == "-" || p.File == "syslog" {
+	if !p.Named() {
 		return 0, false
 	}
 	info, err := os.Stat(p.File)

@@ -49,7 +49,8 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 		return
 	}
 	defer s.budget.drop(c)
-	p := &link{s: s, host: h, remote: Remote{Host: name, Role: roleOf(c.ConnectionState().TLS)}, quic: c}
+	p := s.link(h, name, c.ConnectionState().TLS)
+	p.quic = c
 	var streams sync.WaitGroup
 	for {
 		st, err := c.AcceptStream(s.stop)
@@ -92,7 +93,13 @@ type link struct {
 	remote Remote
 	quic   *quic.Conn // nil on the TLS lane
 
+	certificate string // its name, for the audit log
+
 	answered atomic.Int64 // Unix ns of the last complete answer
+}
+
+func (s *Server) link(h *host, name string, cs tls.ConnectionState) *link {
+	return &link{s: s, host: h, remote: Remote{Host: name, Role: roleOf(cs)}, certificate: pki.NameIn(&cs)}
 }
 
 func roleOf(cs tls.ConnectionState) pki.Role {
@@ -166,7 +173,7 @@ func (s *Server) serveTLS(raw net.Conn) {
 		s.o.Audit.Stranger("tls-lane", raw.RemoteAddr(), err)
 		return
 	}
-	p := &link{s: s, host: h, remote: Remote{Host: name, Role: roleOf(c.ConnectionState())}}
+	p := s.link(h, name, c.ConnectionState())
 	op := operations.Get().(*operation)
 	defer op.free()
 	op.reset(p, c)
