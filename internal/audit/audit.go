@@ -2,7 +2,7 @@
 // a file or to the host's syslog. No line has a secret.
 //
 // A caller never waits for the file. Lines wait in a queue for one writer. Refusals are limited for
-// each reason; a line tells how many were left out.
+// each reason, and acts of clients for each of them; a line tells how many were left out.
 package audit
 
 import (
@@ -19,7 +19,7 @@ import (
 // Bounds of a log.
 const (
 	queueLines = 1024 // lines that wait to be written, at most 4 KiB each
-	maxReasons = 64   // reasons with a limit of their own; further ones share one
+	maxReasons = 64   // reasons, or clients, with a limit of their own; further ones share one
 	maxText    = 512  // bytes of one text
 )
 
@@ -28,14 +28,14 @@ type Options struct {
 	To      string // a file to append to, "-" for standard output, or "syslog"
 	Program string // name of this program in the syslog
 
-	RefusalsPerSecond int // lines about refusals with one reason; at least 1
+	RefusalsPerSecond int // lines about one reason, or acts of one client; at least 1
 
 	// Lost is called for lines that are not written: the queue was full (nil), a write has failed,
 	// or one hangs at Close. Lost must not block.
 	Lost func(lines int, err error)
 	// Worked, if set, is called after a line was written.
 	Worked func()
-	// Suppressed is called for each refusal beyond the limit. Suppressed must not block.
+	// Suppressed is called for each refusal or act beyond the limit. Suppressed must not block.
 	Suppressed func()
 
 	socket string // replaces syslogSocket in tests
@@ -48,6 +48,7 @@ type Act struct {
 	By      string // who acts: the id of a key, a certificate's name, signal, etcd; empty: unknown
 	Client  string // address of the client; empty: none
 	Outcome string // ok, or the status or the error
+	Limited bool   // a client may act as often as it likes: lines about acts of one By are limited
 }
 
 // Refusal is a request of somebody who may not send it.
@@ -76,7 +77,7 @@ type line struct {
 	Client     string `json:"client,omitempty"`
 	Port       string `json:"port,omitempty"`
 	Asked      string `json:"asked,omitempty"`
-	Suppressed int    `json:"suppressed,omitempty"` // refusals with the reason that have no line, since its last one
+	Suppressed int    `json:"suppressed,omitempty"` // of the reason or client, since its last line
 }
 
 // Log is an open audit log. A nil Log records nothing. A Log is safe for concurrent use.
@@ -86,10 +87,11 @@ type Log struct {
 	pending atomic.Int64 // lines that the writer has taken and not written
 
 	mu      sync.Mutex
-	reasons map[string]*window
+	reasons map[string]*window // of refusals
+	clients map[string]*window // of acts
 }
 
-// window is the last second in which refusals with one reason had lines.
+// window is the last second in which refusals with one reason, or acts of one client, had lines.
 type window struct {
 	began      time.Time
 	lines      int
@@ -102,17 +104,24 @@ func New(o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	l := &Log{o: o, reasons: map[string]*window{}}
+	l := &Log{o: o, reasons: map[string]*window{}, clients: map[string]*window{}}
 	l.queue = logfile.New[[]byte](writer{s, l}, queueLines)
 	return l, nil
 }
 
-// Act records an act.
+// Act records an act, unless it is limited and its client has had its lines of this second.
 func (l *Log) Act(a Act) {
 	if l == nil {
 		return
 	}
-	l.put(&line{Event: "act", Action: a.Action, Object: a.Object, Outcome: a.Outcome, By: a.By, Client: a.Client})
+	v := &line{Event: "act", Action: a.Action, Object: a.Object, Outcome: a.Outcome, By: a.By, Client: a.Client}
+	if a.Limited {
+		var ok bool
+		if v.Suppressed, ok = l.admit(l.clients, a.By, time.Now()); !ok {
+			return
+		}
+	}
+	l.put(v)
 }
 
 // Refuse records a refusal, unless its reason has had its lines of this second.
@@ -120,9 +129,8 @@ func (l *Log) Refuse(r Refusal) {
 	if l == nil {
 		return
 	}
-	suppressed, ok := l.admit(r.Reason, time.Now())
+	suppressed, ok := l.admit(l.reasons, r.Reason, time.Now())
 	if !ok {
-		l.o.Suppressed()
 		return
 	}
 	l.put(&line{
@@ -131,24 +139,26 @@ func (l *Log) Refuse(r Refusal) {
 	})
 }
 
-// admit says whether a refusal has a line, and returns the number of those before without one.
-func (l *Log) admit(reason string, now time.Time) (suppressed int, ok bool) {
+// admit says whether a refusal or an act has a line, by its reason or client, and returns the number
+// of those before without one.
+func (l *Log) admit(of map[string]*window, name string, now time.Time) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.reasons[reason]
-	if w == nil && len(l.reasons) >= maxReasons {
-		reason = "other"
-		w = l.reasons[reason]
+	w := of[name]
+	if w == nil && len(of) >= maxReasons {
+		name = "other"
+		w = of[name]
 	}
 	if w == nil {
 		w = &window{}
-		l.reasons[reason] = w
+		of[name] = w
 	}
 	if now.Sub(w.began) >= time.Second {
 		w.began, w.lines = now, 0
 	}
 	if w.lines >= l.o.RefusalsPerSecond {
 		w.suppressed++
+		l.o.Suppressed()
 		return 0, false
 	}
 	w.lines++
@@ -222,13 +232,20 @@ func (w writer) Lost(lines int, err error) {
 	}
 }
 
-// Flush writes the numbers of refusals without a line, in one line for each reason.
+// Flush writes the numbers of refusals and acts without a line, in one line for each reason and
+// client.
 func (w writer) Flush() error {
 	var lines [][]byte
 	w.log.mu.Lock()
 	for reason, of := range w.log.reasons {
 		if of.suppressed > 0 {
 			lines = append(lines, encode(&line{Event: "refusal", Reason: reason, Suppressed: of.suppressed}))
+			of.suppressed = 0
+		}
+	}
+	for client, of := range w.log.clients {
+		if of.suppressed > 0 {
+			lines = append(lines, encode(&line{Event: "act", By: client, Suppressed: of.suppressed}))
 			of.suppressed = 0
 		}
 	}

@@ -126,6 +126,31 @@ func TestRefusalsAreLimited(t *testing.T) {
 	})
 }
 
+// TestActsAreLimited checks that a flood of one client's acts takes no line of another client, of a
+// refusal or of an operator's act.
+func TestActsAreLimited(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "audit.log")
+	var c counts
+	o := c.options(name)
+	o.RefusalsPerSecond = 1
+	l := start(t, o)
+	l.clients["a"] = &window{began: time.Now().Add(time.Hour), lines: 1} // a second that never ends
+	for range 10 {
+		l.Act(Act{Action: "FLUSHDB", By: "a", Limited: true})
+	}
+	l.Act(Act{Action: "FLUSHDB", By: "b", Limited: true})
+	l.Act(Act{Action: "reload", By: "a"})
+	l.Refuse(Refusal{Reason: "a"})
+	l.Close()
+	want := []string{
+		`"event":"act","action":"FLUSHDB","by":"b"}`, `"event":"act","action":"reload","by":"a"}`,
+		`"event":"refusal","reason":"a"}`, `"event":"act","by":"a","suppressed":10}`,
+	}
+	if got := lines(t, name); fmt.Sprint(got) != fmt.Sprint(want) || c.suppressed.Load() != 10 {
+		t.Errorf("%q, %d suppressed", got, c.suppressed.Load())
+	}
+}
+
 // TestReasonsAreBounded checks that many reasons take no more memory and lines than some.
 func TestReasonsAreBounded(t *testing.T) {
 	var c counts
@@ -134,7 +159,7 @@ func TestReasonsAreBounded(t *testing.T) {
 	l := start(t, o)
 	now := time.Now()
 	for i := range 10 * maxReasons {
-		l.admit(fmt.Sprint(i), now)
+		l.admit(l.reasons, fmt.Sprint(i), now)
 	}
 	if n := len(l.reasons); n > maxReasons+1 {
 		t.Errorf("%d reasons", n)

@@ -14,7 +14,7 @@ import (
 // Config is the section [audit] of a daemon's configuration.
 type Config struct {
 	Log      string `toml:"log" empty:"refused" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); empty: no audit log"`
-	Refusals int    `toml:"refusals_per_second" default:"10" help:"most lines a second about refused identities with one reason; the next line tells how many were left out"`
+	Refusals int    `toml:"refusals_per_second" default:"10" help:"most lines a second about refused identities with one reason, or acts of one RESP user; the next line tells how many were left out"`
 }
 
 // Validate returns an error if too few refusals may have lines.
@@ -74,7 +74,7 @@ func NewMetrics(s *metric.Set, prefix string) Metrics {
 	return Metrics{
 		Lost: s.Counter(prefix+"_audit_lost_total",
 			"Audit log lines lost: the writer was behind, or a write has failed.").WithLabelValues(),
-		Suppressed: s.Counter(prefix+"_audit_suppressed_total", "Refused identities without an audit log line of "+
-			"their own (audit.refusals_per_second); another line has their number.").WithLabelValues(),
+		Suppressed: s.Counter(prefix+"_audit_suppressed_total", "Refused identities, and acts of RESP users, without "+
+			"an audit log line of their own (audit.refusals_per_second); another line has their number.").WithLabelValues(),
 	}
 }

@@ -42,7 +42,8 @@ func (c *conn) acted(namespace string, err error) {
 		return
 	}
 	a := audit.Act{Action: c.command.name, Object: "namespace=" + namespace, By: c.userName(),
-		Client: c.stream.conn.RemoteAddr().String(), Outcome: "ok"}
+		Client: c.stream.conn.RemoteAddr().String(), Outcome: "ok",
+		Limited: true}
 	if err != nil {
 		a.Outcome = err.Error()
 	}

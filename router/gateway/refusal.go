@@ -10,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
 )
 
 // The codes of refusals by a limit. They are OpenAI's.
@@ -80,7 +81,7 @@ func period(no *limits.Refusal) string {
 
 // smaller says what makes a request fit.
 func smaller(r *request.Request) string {
-	if r.Generates() && r.Scan.MaxTokens == 0 {
+	if r.Generates() && r.API != scan.Audio && r.Scan.MaxTokens == 0 {
 		return "The request sets no maximum for its answer; set `max_tokens` (`max_output_tokens` for responses), " +
 			"or shorten the prompt."
 	}

@@ -58,6 +58,7 @@ func (c *call) estimate(counts bool) *apierror.Error {
 	switch {
 	case r.API == scan.Audio && r.Scan.Form():
 		c.most.Output = int64(len(r.Body()) / bytesPerWord)
+		c.most = c.reserved.Within(c.most) // WAV has far more bytes for each token
 	case r.Generates() && r.API != scan.Audio:
 		most := max(g.book.Output(c.model, r.Scan.MaxTokens), g.book.Output(c.model, r.Scan.MostTokens()))
 		c.most.Output = times(answers, most)

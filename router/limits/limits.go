@@ -154,6 +154,25 @@ func (r *Reservation) CountsTokens() bool { return r.tokens }
 // Held says whether something is reserved.
 func (r *Reservation) Held() bool { return r.held }
 
+// Within returns u with no more tokens than each limit lets through when nothing else is used.
+func (r *Reservation) Within(u Use) Use {
+	for i := range r.subjects[:r.n] {
+		s := &r.subjects[i]
+		for j := range s.Limit.rules {
+			switch rule := s.rule(j); rule.kind {
+			case Input:
+				u.Input = min(u.Input, rule.limit)
+			case Output:
+				u.Output = min(u.Output, rule.limit)
+			case Tokens, Budget:
+				u.Input = min(u.Input, rule.limit)
+				u.Output = min(u.Output, rule.limit-u.Input)
+			}
+		}
+	}
+	return u
+}
+
 // Reserve reserves u with all subjects, or with none. The refusal is that of the limit that has no
 // room for the longest time.
 func (r *Reservation) Reserve(u Use, at time.Time) (no Refusal, ok bool) {

@@ -529,3 +529,27 @@ func BenchmarkReserve(b *testing.B) {
 		})
 	}
 }
+
+// TestWithin: what is within all limits has room when nothing is used.
+func TestWithin(t *testing.T) {
+	c := newClock()
+	for i, x := range []struct {
+		rates         Rates
+		input, output int64
+	}{
+		{Rates{RequestsPerMinute: 1, Concurrent: 1}, 82000, 8200},
+		{Rates{TokensPerMinute: 90200}, 82000, 8200},
+		{Rates{TokensPerMinute: 60000}, 60000, 0},
+		{Rates{TokensPerMinute: 85000, Budget: 84000}, 82000, 2000},
+		{Rates{InputPerDay: 50000, OutputPerMinute: 100, TokensPerDay: 50050}, 50000, 0},
+	} {
+		s := subject(x.rates)
+		var r Reservation
+		r.Add(s)
+		u := r.Within(Use{1, 82000, 8200})
+		if u != (Use{1, x.input, x.output}) {
+			t.Errorf("%d: %+v", i, u)
+		}
+		c.ask(t, s, u, true)
+	}
+}

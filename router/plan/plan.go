@@ -143,13 +143,14 @@ type Task struct {
 type before struct {
 	attempts int
 	queued   time.Duration
-	shown    bool // some earlier answers went to the client; the next four fields cover these
-	events   int64
 	cause    string // the metrics' word for how the last one broke off
 	asked    string // the last node
+	shown    bool   // some earlier answers went to the client; the further fields cover these
+	events   int64
+	usage    usage.Counts
+	counted  int64 // tokens of the first one's prompt; 0: unknown
 	ttft     time.Duration
 	expected time.Duration // ttft as it was expected; 0: nothing was expected
-	usage    usage.Counts
 }
 
 // NewTask returns memory for a task and its request.
@@ -202,7 +203,7 @@ func (t *Task) total() before {
 	b.queued += l.Queued()
 	if t.shown && l.Delivered() {
 		if !b.shown {
-			b.ttft, b.expected = l.TTFT, l.ExpectedTTFT()
+			b.ttft, b.expected, b.counted = l.TTFT, l.ExpectedTTFT(), l.Counted()
 		}
 		b.events += l.Reading.Events
 		b.usage, b.shown = joined(b.usage, l.Usage()), true
@@ -223,15 +224,15 @@ func (t *Task) endLeg() {
 }
 
 // joined returns the usage of an answer that one leg began and the next one continued. The prompt
-// tokens are the first leg's, and the completion tokens are the sum. The total is the last leg's,
-// whose prompt has the answer so far.
+// tokens are the first leg's, and the completion tokens are the sum, which is known if both are. The
+// total is the last leg's, whose prompt has the answer so far.
 func joined(first, next usage.Counts) usage.Counts {
 	sum := next
 	if first.HasPrompt {
 		sum.Prompt, sum.HasPrompt = first.Prompt, first.HasPrompt
 		sum.Cached, sum.HasCached = first.Cached, first.HasCached
 	}
-	sum.Completion, sum.HasCompletion = first.Completion+next.Completion, first.HasCompletion || next.HasCompletion
+	sum.Completion, sum.HasCompletion = first.Completion+next.Completion, first.HasCompletion && next.HasCompletion
 	return sum
 }
 
@@ -467,6 +468,9 @@ func (t *Task) Account(o relay.Outcome) Account {
 	if l != nil {
 		a.Model, a.Node, a.Asked, a.Cause = l.Served(), l.NodeID(), l.Asked(), l.Cause(t.outcome(o))
 		a.Matched, a.Blocks, a.Counted = l.Matched(), l.Blocks(), l.Counted()
+	}
+	if all.shown { // the prompt of a leg that goes on has the answer so far
+		a.Counted = all.counted
 	}
 	a.Cause, a.Asked = cmp.Or(a.Cause, all.cause), cmp.Or(a.Asked, all.asked)
 	return a

@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/residue"
 	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/answer"
@@ -257,6 +258,22 @@ func TestBugInAPlan(t *testing.T) {
 		}
 		if err := task.Next(); err != errPlan {
 			t.Errorf("a bug on the way to another leg: %v", err)
+		}
+	}
+}
+
+// TestJoined: a count that one leg did not report is unknown, and the total still tells it.
+func TestJoined(t *testing.T) {
+	first := usage.Counts{Prompt: 10, HasPrompt: true, Completion: 5, HasCompletion: true, Total: 15, HasTotal: true}
+	both := usage.Counts{Prompt: 15, HasPrompt: true, Completion: 7, HasCompletion: true, Total: 22, HasTotal: true}
+	part := usage.Counts{Prompt: 15, HasPrompt: true, Total: 22, HasTotal: true}
+	for i, c := range []struct{ first, next, want usage.Counts }{
+		{first, both, usage.Counts{Prompt: 10, HasPrompt: true, Completion: 12, HasCompletion: true, Total: 22, HasTotal: true}},
+		{first, part, usage.Counts{Prompt: 10, HasPrompt: true, Completion: 5, Total: 22, HasTotal: true}},
+		{usage.Counts{}, both, usage.Counts{Prompt: 15, HasPrompt: true, Completion: 7, Total: 22, HasTotal: true}},
+	} {
+		if got := joined(c.first, c.next); got != c.want {
+			t.Errorf("%d: %+v", i, got)
 		}
 	}
 }

@@ -53,10 +53,11 @@ func (l *Limiter) behind(x *request, at int64) (known bool) {
 	done := make(chan []int64, 1)
 	c := l.scripts.newRequests([]*request{x})
 	c.done = func(reply []int64, err error) {
-		if err != nil {
-			reply = nil
+		y := request{limits: x.limits}
+		if err != nil || divide(reply, []*request{&y}) != nil {
+			y.reply = nil
 		}
-		done <- reply
+		done <- y.reply
 	}
 	a := &ask{call: c}
 	select {

@@ -25,7 +25,7 @@ type line struct {
 type request struct {
 	id     string
 	limits []Limit
-	turn   chan []*request // those to ask for; none: reply and err are there
+	turn   chan []*request // those to ask for; nil: another request has asked for it
 	reply  []int64         // as reserve.lua returns it for a single request
 	err    error
 }
@@ -48,20 +48,25 @@ func (l *Limiter) ask(x *request) {
 	if len(all) == 0 {
 		return
 	}
-	l.askFor(all)
-	for _, y := range all {
-		if y != x {
-			y.turn <- nil
+	defer func() { // even if a bug panics
+		for _, y := range all {
+			if y != x {
+				y.turn <- nil
+			}
 		}
-	}
-	s.done(of)
+		s.done(of)
+	}()
+	l.askFor(all)
 }
 
-// askFor asks Redis for requests in one call. Each gets its part of the reply.
+// askFor asks Redis for requests in one call. Each gets its part of the reply, or an error.
 func (l *Limiter) askFor(all []*request) {
+	for _, x := range all {
+		x.err = errAway
+	}
 	if l.away.Load() { // since they began to wait
 		for _, x := range all {
-			x.id, x.err = "", errAway
+			x.id = ""
 		}
 		return
 	}
@@ -69,20 +74,38 @@ func (l *Limiter) askFor(all []*request) {
 	defer cancel()
 	l.counts.trips.Add(1)
 	reply, err := l.scripts.run(ctx, l.db, l.scripts.newRequests(all))
+	if err == nil {
+		err = divide(reply, all)
+	}
 	if err != nil {
 		l.fail(err)
 	}
 	for _, x := range all {
-		if x.err = err; err != nil {
-			continue
-		}
-		if reply[0] == 0 {
-			x.reply, reply = reply[:4], reply[4:]
-			continue
-		}
-		x.reply = append([]int64{1}, reply[len(reply)-2*len(x.limits):]...)
-		reply = reply[1:]
+		x.err = err
 	}
+}
+
+// divide gives each request its part of reserve.lua's reply.
+func divide(reply []int64, all []*request) error {
+	for _, x := range all {
+		n := 1
+		if len(reply) > 0 && reply[0] == 0 {
+			n = 4
+		}
+		if len(reply) < n {
+			return errShape
+		}
+		x.reply, reply = reply[:n], reply[n:]
+	}
+	if len(reply) != 2*len(all[0].limits) {
+		return errShape
+	}
+	for _, x := range all {
+		if x.reply[0] != 0 {
+			x.reply = append([]int64{1}, reply...)
+		}
+	}
+	return nil
 }
 
 // join adds a request to its line. If all is not nil the request asks for all of them, itself

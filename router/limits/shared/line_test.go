@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -137,5 +138,56 @@ func TestExactAway(t *testing.T) {
 	settled(t, l)
 	if held, used := counted(t, s, k.Bucket(tpd)); held != 0 || used != 0 {
 		t.Errorf("%d tokens are held, %d used", held, used)
+	}
+}
+
+// TestPanicInLine: no request waits for ever for one that panics while it asks.
+func TestPanicInLine(t *testing.T) {
+	l := &Limiter{id: "x"} // asks without scripts
+	k := subject(l, "acme", "key")
+	all := requests(l, []Limit{k.of(tpm, 1000, 1)}, make([]int64, maxUnderway+maxTogether+3)...)
+	var of *line
+	for _, x := range all[:maxUnderway] {
+		of, _ = k.join(x)
+	}
+	var rest sync.WaitGroup
+	var panics atomic.Int64
+	for _, x := range all[maxUnderway:] {
+		rest.Go(func() {
+			defer func() {
+				if recover() != nil {
+					panics.Add(1)
+				}
+			}()
+			l.ask(x)
+		})
+	}
+	rest.Wait()
+	for _, x := range all[maxUnderway:] {
+		if x.err != errAway {
+			t.Errorf("%v after a panic", x.err)
+		}
+	}
+	if of.underway != maxUnderway || panics.Load() == 0 {
+		t.Errorf("%d calls are underway after %d panics", of.underway, panics.Load())
+	}
+}
+
+// TestReplyShape: a reply that is not reserve.lua's is an error of all requests.
+func TestReplyShape(t *testing.T) {
+	s := startServer(t)
+	for _, source := range []string{
+		"return {1}", "return {}", "return {0}", "return {0, 0, 0, 0}", "return {1, 1, 0}", "return {1, 1, 0, 0, 0}",
+	} {
+		l, end := limiter(t, Options{Addresses: []string{s.At}, Exact: true})
+		l.scripts.reserve = newScript(source)
+		all := requests(l, []Limit{subject(l, "acme", "key").of(tpm, 1000, 1)}, 1, 1)
+		l.askFor(all)
+		for _, x := range all {
+			if x.err != errShape || x.id == "" {
+				t.Errorf("%s: %v, id %q", source, x.err, x.id)
+			}
+		}
+		end()
 	}
 }

@@ -2,7 +2,10 @@ package shared
 
 import "errors"
 
-var errAway = errors.New("no answer from Redis")
+var (
+	errAway  = errors.New("no answer from Redis")
+	errShape = errors.New("a reply of Redis has another shape")
+)
 
 // report tells Redis what the router holds of a subject, and what was used of it. With all it tells
 // what has not changed too. What Redis counts of the router is then right, whatever became of
