@@ -42,7 +42,7 @@ func writeKey(name string, key *ecdsa.PrivateKey) error {
 
 // writePEM makes a file for its owner only. A file that it replaces keeps its mode and owner.
 func writePEM(name, kind string, der []byte) error {
-	return replace.Bytes(name, 0o600, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	return replace.OwnedBytes(name, 0o600, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
 func readCertificate(name string) (*x509.Certificate, error) {

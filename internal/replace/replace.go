@@ -5,6 +5,7 @@ package replace
 
 import (
 	"cmp"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -31,16 +32,31 @@ func Whole(base string) (whole string, ok bool) {
 
 // Bytes is File with a content that is in memory.
 func Bytes(name string, mode fs.FileMode, content []byte) error {
-	return File(name, mode, func(w io.Writer) error {
+	return replace(name, mode, false, all(content))
+}
+
+// OwnedBytes is Bytes for a file that its owner must be able to read. It is an error if the owner
+// or the group cannot be kept.
+func OwnedBytes(name string, mode fs.FileMode, content []byte) error {
+	return replace(name, mode, true, all(content))
+}
+
+func all(content []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
-	})
+	}
 }
 
 // File gives a file the content that write writes. A new file gets the mode, less the umask of the
-// process. A file that exists keeps its mode and owner, and a link to it stays. Callers with the
-// same name take turns.
+// process. A file that exists keeps its mode, and its owner and group if the process may give them
+// to a file. A link to it stays. Callers with the same name take turns.
 func File(name string, mode fs.FileMode, write func(io.Writer) error) error {
+	return replace(name, mode, false, write)
+}
+
+// replace is File. If owned is set, it is an error if the owner or the group cannot be kept.
+func replace(name string, mode fs.FileMode, owned bool, write func(io.Writer) error) error {
 	if at, err := filepath.EvalSymlinks(name); err == nil {
 		name = at
 	}
@@ -56,7 +72,10 @@ func File(name string, mode fs.FileMode, write func(io.Writer) error) error {
 		return err
 	}
 	if missing == nil {
-		err = cmp.Or(SameOwner(f, was), f.Chmod(was.Mode().Perm()))
+		if err = SameOwner(f, was); !owned && errors.Is(err, fs.ErrPermission) {
+			err = nil
+		}
+		err = cmp.Or(err, f.Chmod(was.Mode().Perm()))
 	}
 	if err == nil {
 		err = write(f)

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 )
 
@@ -86,25 +85,6 @@ func TestRefused(t *testing.T) {
 	}
 	read(t, filepath.Join(dir, "a"), "new", 0o600, "sub")
 	read(t, other, "kept", 0o600)
-}
-
-func TestOwner(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	const nobody = 65534
-	name := filepath.Join(t.TempDir(), "a")
-	if err := errors.Join(os.WriteFile(name, nil, 0o640), os.Chown(name, nobody, nobody)); err != nil {
-		t.Fatal(err)
-	}
-	if err := Bytes(name, 0o600, []byte("new")); err != nil {
-		t.Fatal(err)
-	}
-	read(t, name, "new", 0o640)
-	info, err := os.Stat(name)
-	if own := info.Sys().(*syscall.Stat_t); err != nil || own.Uid != nobody || own.Gid != nobody {
-		t.Errorf("%+v, %v", own, err)
-	}
 }
 
 func TestWhole(t *testing.T) {

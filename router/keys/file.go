@@ -122,7 +122,7 @@ func Edit(name string, change func([]*Record) ([]*Record, error)) error {
 	if _, err := ParseFile(doc); err != nil {
 		return err
 	}
-	return replace.Bytes(name, 0o600, append(doc, '\n'))
+	return replace.OwnedBytes(name, 0o600, append(doc, '\n'))
 }
 
 // lock waits for the lock of a file of keys.
