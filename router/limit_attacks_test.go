@@ -128,8 +128,8 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// TestRecordings: an upload reserves tokens by its size, and counts for them if its engine does not
-// tell how many it has.
+// TestRecordings: an upload reserves tokens by its size, at most those of the limit,
+// and counts for them if its engine does not tell how many it has.
 func TestRecordings(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -159,7 +159,7 @@ func TestRecordings(t *testing.T) {
 		status        int
 		input, output int64
 	}{
-		{"?usage", 128000, 200, 7, 2}, {"", 128000, 200, 407, 42}, {"", 320000, 429, 407, 42}, {"", 128000, 200, 807, 82},
+		{"?usage", 640000, 200, 7, 2}, {"", 128000, 200, 407, 42}, {"", 320000, 429, 407, 42}, {"", 128000, 200, 807, 82},
 		{"", 128000, 429, 807, 82},
 	} {
 		if r := upload(c.query, c.bytes); r.status != c.status {

@@ -202,11 +202,14 @@ func (t *Task) total() before {
 	b.attempts += l.Attempts
 	b.queued += l.Queued()
 	if t.shown && l.Delivered() {
-		if !b.shown {
+		u := l.Usage()
+		if b.shown {
+			u = joined(b.usage, u)
+		} else {
 			b.ttft, b.expected, b.counted = l.TTFT, l.ExpectedTTFT(), l.Counted()
 		}
 		b.events += l.Reading.Events
-		b.usage, b.shown = joined(b.usage, l.Usage()), true
+		b.usage, b.shown = u, true
 	}
 	return b
 }
@@ -224,7 +227,7 @@ func (t *Task) endLeg() {
 }
 
 // joined returns the usage of an answer that one leg began and the next one continued. The prompt
-// tokens are the first leg's, and the completion tokens are the sum, which is known if both are. The
+// tokens are the first leg's. The completion tokens are the sum, which is known if both are. The
 // total is the last leg's, whose prompt has the answer so far.
 func joined(first, next usage.Counts) usage.Counts {
 	sum := next
