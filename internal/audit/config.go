@@ -13,7 +13,7 @@ import (
 
 // Config is the section [audit] of a daemon's configuration.
 type Config struct {
-	Log      string `toml:"log" empty:"refused" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); empty: no audit log"`
+	Log      string `toml:"log" empty:"refused" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); left out: no audit log"`
 	Refusals int    `toml:"refusals_per_second" default:"10" help:"most lines a second about refused identities with one reason; the next line tells how many were left out"`
 }
 
