@@ -79,7 +79,7 @@ type TelemetryConfig struct {
 
 // TLSConfig is the [tls] section.
 type TLSConfig struct {
-	CA   string `toml:"ca" empty:"refused" help:"PEM file of the CA that clients' certificates must chain to; empty: clients show no certificate"`
+	CA   string `toml:"ca" empty:"refused" help:"PEM file of the CA that clients' certificates must chain to; left out: clients show no certificate"`
 	Cert string `toml:"cert" help:"certificate of the front; empty: plain HTTP"`
 	Key  string `toml:"key" help:"key of the certificate"`
 }

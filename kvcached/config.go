@@ -55,7 +55,7 @@ type DaemonConfig struct {
 type SSDConfig struct {
 	Index       string      `toml:"index" default:"disk" oneof:"disk|memory" help:"where the index of the SSD tier lies besides RAM; memory: nowhere, which saves its writes, for development: the SSD tier is empty after each start, and durable writes are refused. A directory that has an index on disk is refused then"`
 	DailyWrites config.Size `toml:"daily_writes" default:"0" help:"bytes that may be written to SSD in a day (UTC); beyond them only durable blocks are written; 0: no bound"`
-	KeyFile     string      `toml:"key_file" empty:"refused" help:"file with a key of 32 bytes, or 64 hexadecimal digits, that seals payloads with AES-256-GCM; namespaces (models, tenants), clients' keys, attributes, lengths and checksums are never sealed; empty: payloads are not sealed"`
+	KeyFile     string      `toml:"key_file" empty:"refused" help:"file with a key of 32 bytes, or 64 hexadecimal digits, that seals payloads with AES-256-GCM; namespaces (models, tenants), clients' keys, attributes, lengths and checksums are never sealed; left out: payloads are not sealed"`
 }
 
 // RESPConfig is the [resp] section.

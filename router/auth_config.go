@@ -19,7 +19,7 @@ import (
 
 // AuthConfig says who may use the serving port.
 type AuthConfig struct {
-	KeysFile     string              `toml:"keys_file" empty:"refused" flag:"keys-file" help:"file with the API keys that clients may use, as cgn-ctl key create --keys-file writes it; it has the keys' hashes, and only its owner and its group may read it; read again every 2 s. Empty: no file. Without keys_file, keys_etcd, oidc and certificate clients need not say who they are"`
+	KeysFile     string              `toml:"keys_file" empty:"refused" flag:"keys-file" help:"file with the API keys that clients may use, as cgn-ctl key create --keys-file writes it; it has the keys' hashes, and only its owner and its group may read it; read again every 2 s. Left out: no file. Without keys_file, keys_etcd, oidc and certificate clients need not say who they are"`
 	KeysEtcd     bool                `toml:"keys_etcd" default:"false" flag:"keys-etcd" help:"take the API keys that clients may use from etcd, where cgn-ctl key create stores them; a revoked key ends at once on all routers. While etcd is away the keys known last count on"`
 	Revoked      string              `toml:"revoked" default:"end" oneof:"end|finish" help:"what becomes of the running requests of a key that is revoked: end breaks them off, finish lets them finish"`
 	OIDC         OIDCConfig          `toml:"oidc" help:"Tokens of an OpenID Connect provider, in place of API keys or beside them (docs/auth.md). Without issuer no token counts."`

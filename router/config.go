@@ -194,7 +194,7 @@ type LimitConfig struct {
 type TLSConfig struct {
 	Cert     string `toml:"cert" help:"certificate of the serving port; empty: plain HTTP"`
 	Key      string `toml:"key" help:"key of the certificate"`
-	ClientCA string `toml:"client_ca" empty:"refused" help:"PEM file of the CA that clients' certificates must chain to; empty: clients show no certificate"`
+	ClientCA string `toml:"client_ca" empty:"refused" help:"PEM file of the CA that clients' certificates must chain to; left out: clients show no certificate"`
 	Optional bool   `toml:"client_optional" default:"false" help:"let in clients without a certificate too; they need an API key or a token"`
 }
 

@@ -17,7 +17,7 @@ import (
 
 // OIDCConfig says which tokens count, and what they give.
 type OIDCConfig struct {
-	Issuer     string            `toml:"issuer" empty:"refused" help:"the provider's issuer, exactly as its tokens name it in iss; its discovery document is at /.well-known/openid-configuration below. https, or http on this host. Empty: no token counts"`
+	Issuer     string            `toml:"issuer" empty:"refused" help:"the provider's issuer, exactly as its tokens name it in iss; its discovery document is at /.well-known/openid-configuration below. https, or http on this host. Left out: no token counts"`
 	Audience   []string          `toml:"audience" help:"the router's names at the provider; a token counts if its aud has one of them. Do not share them with other services"`
 	Algorithms []string          `toml:"algorithms" default:"RS256,ES256" help:"algorithms by which tokens may be signed: RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA"`
 	Clients    []string          `toml:"clients" help:"ids of the clients whose tokens count, by azp or client_id; empty: any client's"`

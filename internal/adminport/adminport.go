@@ -25,7 +25,7 @@ import (
 type TLS struct {
 	Cert     string `toml:"cert" help:"certificate of the admin port; empty: plain HTTP"`
 	Key      string `toml:"key" help:"key of the certificate"`
-	ClientCA string `toml:"client_ca" empty:"refused" help:"PEM file of the CA that clients' certificates must chain to; every request but GET /healthz and GET /readyz then needs a certificate: of the role ctl, or of the role monitor for what changes nothing. Empty: clients show no certificate"`
+	ClientCA string `toml:"client_ca" empty:"refused" help:"PEM file of the CA that clients' certificates must chain to; every request but GET /healthz and GET /readyz then needs a certificate: of the role ctl, or of the role monitor for what changes nothing. Left out: clients show no certificate"`
 }
 
 // Validate returns an error for each field that lacks another one.

@@ -126,7 +126,8 @@ func TestNamesOfOtherSites(t *testing.T) {
 		t.Fatalf("%+v", lines)
 	}
 	for _, l := range lines {
-		if l.Reason != "admin_403" || !strings.Contains(l.Detail, "localhost") || l.Asked != "GET" && l.Asked != "POST" {
+		if l.Reason != "admin_403" || !strings.Contains(l.Detail, "localhost") ||
+			l.Asked != "GET" && l.Asked != "POST" {
 			t.Errorf("%+v", l)
 		}
 	}

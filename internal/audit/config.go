@@ -1,8 +1,10 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,7 +15,7 @@ import (
 
 // Config is the section [audit] of a daemon's configuration.
 type Config struct {
-	Log      string `toml:"log" empty:"refused" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); empty: no audit log"`
+	Log      string `toml:"log" empty:"refused" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); left out: no audit log"`
 	Refusals int    `toml:"refusals_per_second" default:"10" help:"most lines a second about refused identities with one reason, or acts of one RESP user; the next line tells how many were left out"`
 }
 
@@ -30,7 +32,28 @@ func (c *Config) Examine() error {
 	if !c.File().Named() {
 		return nil
 	}
-	return problem(rights.Appendable(c.Log))
+	return problem(cmp.Or(rights.Appendable(c.Log), c.foreign()))
+}
+
+// foreign returns an error if the log is a file of something else, such as a key, which lines would
+// destroy. A file that cannot be read passes.
+func (c *Config) foreign() error {
+	if !c.File().Named() {
+		return nil
+	}
+	if info, err := os.Stat(c.Log); err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	f, err := os.Open(c.Log)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	first := make([]byte, 1)
+	if n, _ := f.Read(first); n == 1 && first[0] != '{' {
+		return fmt.Errorf("%s has something else than an audit log", c.Log)
+	}
+	return nil
 }
 
 // File returns the log's place.
@@ -43,6 +66,9 @@ func (c *Config) File() logfile.Place {
 func (c *Config) Open(program string, m Metrics, log *slog.Logger) (*Log, error) {
 	if c.Log == "" {
 		return nil, nil
+	}
+	if err := c.foreign(); err != nil {
+		return nil, problem(err)
 	}
 	outage := logfile.Outage{Log: log, Name: "audit log"}
 	l, err := New(Options{
