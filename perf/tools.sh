@@ -86,7 +86,7 @@ skips=$(
 	skipped 'perf/trust TestReadCounts' redis-server
 	skipped 'agent/engine TestEngineGetsNoRights' root
 	skipped 'cmd/cgn-agent TestWithoutRights' root
-	skipped 'internal/replace ' root
+	skipped 'internal/replace TestOwner' root
 	skipped 'internal/takeover TestAnotherUser' root
 	skipped 'kvcached TestASmallFilesystemIsTold' root
 	skipped 'kvcached/lease TestStrangers' root

@@ -88,6 +88,8 @@ func (c *call) used() spent {
 // the estimate of the prompt.
 func (c *call) reported(u usage.Counts) usage.Counts {
 	switch {
+	case !u.HasTotal && u.HasPrompt && c.request.API == scan.Other:
+		u.HasCompletion = true
 	case !u.HasTotal || u.HasPrompt && u.HasCompletion:
 	case u.HasPrompt:
 		u.Completion, u.HasCompletion = max(u.Total-u.Prompt, 0), true

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -381,4 +382,32 @@ func startWatched(t *testing.T) (master, replica, sentinel *server) {
 		return len(n) == 1
 	})
 	return master, replica, sentinel
+}
+
+// TestReportsInTurn: a report that finds its script unknown takes nothing from what a later call has
+// given.
+func TestReportsInTurn(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.At}})
+	k := subject(l, "acme", "key")
+	if err := errors.Join(s.db.ScriptFlush(t.Context()).Err(),
+		s.db.ScriptLoad(t.Context(), l.scripts.reserve.source).Err()); err != nil {
+		t.Fatal(err)
+	}
+	limit := k.of(flight, 100, 100)
+	report, lease := l.scripts.newReport(k.mark+k.holder, 0), l.scripts.newLease(k.mark)
+	report.report(&limit, 0, 0)
+	lease.lease(&limit, 70, 0)
+	var late error
+	report.done = func(_ []int64, err error) { late = err }
+	if err := l.scripts.runAll(t.Context(), s.db, []*call{report, lease}); err != nil || late == nil {
+		t.Errorf("error %v; of the report %v", err, late)
+	}
+	if held, _ := counted(t, s, k.Bucket(flight)); held != 70 {
+		t.Errorf("%d are held, not 70", held)
+	}
+	report.report(&limit, 0, 0)
+	if err := l.scripts.runAll(t.Context(), s.db, []*call{report}); err != nil || late != nil {
+		t.Errorf("the script stays unknown: %v, %v", err, late)
+	}
 }

@@ -42,7 +42,7 @@ func TestPassword(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := o.explain(db.Ping(t.Context()).Err()); err == nil ||
+		if err := o.explain(l.scripts.runAll(t.Context(), db, []*call{l.scripts.newHear("x")})); err == nil ||
 			!strings.Contains(err.Error(), "check ratelimit.password_file") {
 			t.Error(err)
 		}

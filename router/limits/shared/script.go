@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -55,7 +56,12 @@ type call struct {
 	keys   []string
 	args   []any
 	done   func(reply []int64, err error) // nil: nobody waits
+	// ordered says that the call must not run after later ones: it sets what a holder holds, and
+	// would take from it what they have added.
+	ordered bool
 }
+
+var errLate = errors.New("the server did not know the script in its turn")
 
 // bucket adds a bucket, with numbers for the script.
 func (c *call) bucket(l *Limit, rest ...int64) {
@@ -113,7 +119,7 @@ func (c *call) lease(l *Limit, need, want int64) { c.bucket(l, want, 0, need) }
 // newReport begins a report of what a holder holds, and of what was used of it. mark is the key of
 // the holder's serials. What was used with a serial counts once; 0: nothing was used.
 func (s *scripts) newReport(mark string, serial int64) *call {
-	return &call{script: s.settle, keys: []string{mark}, args: []any{0, holderLife.Microseconds(), serial}}
+	return &call{script: s.settle, keys: []string{mark}, args: []any{0, holderLife.Microseconds(), serial}, ordered: true}
 }
 
 // report adds a bucket to a report.
@@ -164,11 +170,17 @@ func (s *scripts) run(ctx context.Context, c redis.UniversalClient, k *call) ([]
 }
 
 // runAll runs calls in one round trip, and tells each what became of it. Calls whose script the
-// server does not know take a second one, with the scripts' texts. The error is that of the first
-// call that has failed.
+// server does not know take a second one, with the scripts' texts, but for ordered ones, which fail.
+// The error is that of the first call that has failed for another reason.
 func (s *scripts) runAll(ctx context.Context, c redis.UniversalClient, calls []*call) error {
 	unknown, err := s.pipeline(ctx, c, calls, func(p redis.Pipeliner, k *call) *redis.Cmd {
 		return p.EvalSha(ctx, k.script.hash, k.keys, k.args...)
+	})
+	unknown = slices.DeleteFunc(unknown, func(k *call) bool {
+		if k.ordered {
+			k.tell(nil, cmp.Or(c.ScriptLoad(ctx, k.script.source).Err(), errLate))
+		}
+		return k.ordered
 	})
 	if len(unknown) > 0 {
 		_, again := s.pipeline(ctx, c, unknown, func(p redis.Pipeliner, k *call) *redis.Cmd {
@@ -187,9 +199,12 @@ func (s *scripts) pipeline(ctx context.Context, c redis.UniversalClient, calls [
 	for i, k := range calls {
 		replies[i] = add(pipe, k)
 	}
-	_, _ = pipe.Exec(ctx) // each call has its own error
+	_, refused := pipe.Exec(ctx) // each call has its own error, unless the server takes none
 	for i, k := range calls {
 		reply, failed := replies[i].Int64Slice()
+		if failed != nil && replies[i].Err() == nil {
+			failed = cmp.Or(refused, failed)
+		}
 		if noScript(failed) {
 			unknown = append(unknown, k)
 			continue
