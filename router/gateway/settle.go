@@ -85,7 +85,8 @@ func (c *call) used() spent {
 
 // reported returns what the engine reports, with a count that it reports only as a part of the
 // total. A total alone is the prompt's. If tokens are generated, they are what the total has above
-// the estimate of the prompt.
+// the estimate of the prompt. On a path that the router does not know, none are unless the engine
+// says so.
 func (c *call) reported(u usage.Counts) usage.Counts {
 	switch {
 	case !u.HasTotal && u.HasPrompt && c.request.API == scan.Other:

@@ -384,8 +384,8 @@ func startWatched(t *testing.T) (master, replica, sentinel *server) {
 	return master, replica, sentinel
 }
 
-// TestReportsInTurn: a report that finds its script unknown takes nothing from what a later call has
-// given.
+// TestReportsInTurn: a report that finds its script unknown takes nothing from what a later call
+// has given.
 func TestReportsInTurn(t *testing.T) {
 	s := startServer(t)
 	l, _ := limiter(t, Options{Addresses: []string{s.At}})

@@ -119,7 +119,8 @@ func (c *call) lease(l *Limit, need, want int64) { c.bucket(l, want, 0, need) }
 // newReport begins a report of what a holder holds, and of what was used of it. mark is the key of
 // the holder's serials. What was used with a serial counts once; 0: nothing was used.
 func (s *scripts) newReport(mark string, serial int64) *call {
-	return &call{script: s.settle, keys: []string{mark}, args: []any{0, holderLife.Microseconds(), serial}, ordered: true}
+	return &call{script: s.settle, keys: []string{mark}, args: []any{0, holderLife.Microseconds(), serial},
+		ordered: true}
 }
 
 // report adds a bucket to a report.
@@ -170,8 +171,8 @@ func (s *scripts) run(ctx context.Context, c redis.UniversalClient, k *call) ([]
 }
 
 // runAll runs calls in one round trip, and tells each what became of it. Calls whose script the
-// server does not know take a second one, with the scripts' texts, but for ordered ones, which fail.
-// The error is that of the first call that has failed for another reason.
+// server does not know take a second one, with the scripts' texts, but for ordered ones, which
+// fail. The error is that of the first call that has failed for another reason.
 func (s *scripts) runAll(ctx context.Context, c redis.UniversalClient, calls []*call) error {
 	unknown, err := s.pipeline(ctx, c, calls, func(p redis.Pipeliner, k *call) *redis.Cmd {
 		return p.EvalSha(ctx, k.script.hash, k.keys, k.args...)
