@@ -139,8 +139,8 @@ func (l *Log) Refuse(r Refusal) {
 	})
 }
 
-// admit says whether a refusal or an act has a line, by its reason or client, and returns the number
-// of those before without one.
+// admit says whether a refusal or an act has a line, by its reason or client, and returns the
+// number of those before without one.
 func (l *Log) admit(of map[string]*window, name string, now time.Time) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

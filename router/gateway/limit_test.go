@@ -157,7 +157,9 @@ func BenchmarkLimitHeaders(b *testing.B) {
 
 // TestSmaller: only a request that may set a maximum for its answer is told to.
 func TestSmaller(t *testing.T) {
-	for api, want := range map[scan.API]bool{scan.Chat: true, scan.Messages: true, scan.Audio: false, scan.Embeddings: false} {
+	for api, want := range map[scan.API]bool{
+		scan.Chat: true, scan.Messages: true, scan.Audio: false, scan.Embeddings: false,
+	} {
 		r := request.New()
 		r.API, r.Method = api, "POST"
 		if got := strings.Contains(smaller(r), "`max_tokens`"); got != want {
