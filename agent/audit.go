@@ -29,12 +29,3 @@ func (a *Agent) started() {
 	}
 	a.audit.Act(audit.Act{Action: "start", Object: object, Outcome: "ok"})
 }
-
-// stops records that the agent was told to stop, or that a part of it has failed.
-func (a *Agent) stops(failed error) {
-	act := audit.Act{Action: "stop", By: "signal", Outcome: "ok"}
-	if failed != nil {
-		act.By, act.Outcome = "", failed.Error()
-	}
-	a.audit.Act(act)
-}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"crypto/tls"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,22 +16,6 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
-
-// showing returns a TLS configuration that shows the certificate of a role of the fleet in dir, and
-// trusts every server; "": it shows none.
-func showing(t *testing.T, dir string, role pki.Role, protocols ...string) *tls.Config {
-	t.Helper()
-	c := &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}
-	if role != "" {
-		files := pki.FilesIn(dir, role)
-		pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c
-}
 
 // TestAudited checks that acts and refused identities at each port have lines, also over a rotation
 // of the file.
@@ -55,7 +38,7 @@ func TestAudited(t *testing.T) {
 	url := "https" + strings.TrimPrefix(a.url(), "http")
 	ask := func(dir string, role pki.Role, path string) {
 		const body = `{"lora_name":"a","lora_path":"/secret"}`
-		way := &http.Transport{TLSClientConfig: showing(t, dir, role), DisableKeepAlives: true}
+		way := &http.Transport{TLSClientConfig: audittest.Showing(t, dir, role), DisableKeepAlives: true}
 		resp, err := (&http.Client{Transport: way}).Post(url+path, "application/json", strings.NewReader(body))
 		if err == nil {
 			resp.Body.Close()
@@ -101,7 +84,8 @@ func TestAudited(t *testing.T) {
 // refusedWatchers asks the ports for routers with certificates that may not.
 func refusedWatchers(t *testing.T, a *testAgent, name, dir, other string) {
 	watch := func(at, dir string, role pki.Role) {
-		conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(credentials.NewTLS(showing(t, dir, role, "h2"))))
+		shown := credentials.NewTLS(audittest.Showing(t, dir, role, "h2"))
+		conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(shown))
 		if err != nil {
 			t.Fatal(err)
 		}

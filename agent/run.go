@@ -35,11 +35,11 @@ func (a *Agent) Run(ctx, force context.Context) error {
 	defer a.audit.Close()
 	select {
 	case <-ctx.Done():
-		a.stops(nil)
+		a.audit.Stops(nil)
 	case <-r.group.Context().Done():
 		failed := context.Cause(r.group.Context())
 		a.log.Error("a part of the agent failed, stopping", "error", failed)
-		a.stops(failed)
+		a.audit.Stops(failed)
 	}
 	a.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second "+
 		"signal ends it now",

@@ -37,12 +37,3 @@ func (d *Daemon) started() {
 	}
 	d.audit.Act(audit.Act{Action: "start", Object: strings.Join(object, ", "), Outcome: "ok"})
 }
-
-// stops records that the daemon was told to stop, or that a part of it has failed.
-func (d *Daemon) stops(failed error) {
-	act := audit.Act{Action: "stop", By: "signal", Outcome: "ok"}
-	if failed != nil {
-		act.By, act.Outcome = "", failed.Error()
-	}
-	d.audit.Act(act)
-}

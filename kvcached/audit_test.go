@@ -88,27 +88,12 @@ func TestAuditedActs(t *testing.T) {
 func calling(t *testing.T, d *Daemon, dir string, role pki.Role) pb.KvClient {
 	t.Helper()
 	conn, err := grpc.NewClient(d.At("grpc"),
-		grpc.WithTransportCredentials(credentials.NewTLS(showing(t, dir, role, "h2"))))
+		grpc.WithTransportCredentials(credentials.NewTLS(audittest.Showing(t, dir, role, "h2"))))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
 	return pb.NewKvClient(conn)
-}
-
-// showing returns a TLS configuration that shows such a certificate, and trusts every server.
-func showing(t *testing.T, dir string, role pki.Role, protocol string) *tls.Config {
-	t.Helper()
-	c := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}
-	if role != "" {
-		files := pki.FilesIn(dir, role)
-		pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c
 }
 
 // TestAuditedRefusals checks that refused identities at each port have lines, and no line a secret.
@@ -159,13 +144,13 @@ func TestAuditedRefusals(t *testing.T) {
 // refusedLanes asks both lanes between caches with the certificate of another fleet, and with a
 // role that may only read.
 func refusedLanes(t *testing.T, d *Daemon, name, dir, other string) {
-	stranger := showing(t, other, pki.KVCached, wire.ALPN)
+	stranger := audittest.Showing(t, other, pki.KVCached, wire.ALPN)
 	if conn, err := quic.DialAddr(t.Context(), d.At("quic"), stranger, nil); err == nil {
 		<-conn.Context().Done() // the server's alert
 	}
 	audittest.Refusal(t, name, "quic client_certificate")
 	refusals := len(audittest.Lines(t, name))
-	liar, err := quic.DialAddr(t.Context(), d.At("quic"), showing(t, dir, pki.Ctl, wire.ALPN), nil)
+	liar, err := quic.DialAddr(t.Context(), d.At("quic"), audittest.Showing(t, dir, pki.Ctl, wire.ALPN), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

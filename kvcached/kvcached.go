@@ -217,11 +217,11 @@ func (d *Daemon) Run(ctx, force context.Context) error {
 	defer d.audit.Close()
 	select {
 	case <-ctx.Done():
-		d.stops(nil)
+		d.audit.Stops(nil)
 	case <-r.group.Context().Done():
 		failed := context.Cause(r.group.Context())
 		d.log.Error("a part of the daemon failed, stopping", "error", failed)
-		d.stops(failed)
+		d.audit.Stops(failed)
 	}
 	d.log.Info("stopping: running operations have drain_timeout; a second signal ends it now", "drain_timeout",
 		d.config.Daemon.DrainTimeout.String())

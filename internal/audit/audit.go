@@ -124,6 +124,15 @@ func (l *Log) Act(a Act) {
 	l.put(v)
 }
 
+// Stops records that the daemon was told to stop, or that a part of it has failed.
+func (l *Log) Stops(failed error) {
+	act := Act{Action: "stop", By: "signal", Outcome: "ok"}
+	if failed != nil {
+		act.By, act.Outcome = "", failed.Error()
+	}
+	l.Act(act)
+}
+
 // Refuse records a refusal, unless its reason has had its lines of this second.
 func (l *Log) Refuse(r Refusal) {
 	if l == nil {

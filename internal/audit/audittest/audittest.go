@@ -2,12 +2,15 @@
 package audittest
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/pki"
 )
 
 // Line is a line of an audit log.
@@ -64,4 +67,20 @@ func Refusal(t testing.TB, name, want string) {
 		return l.Event == "refusal" && l.Detail != "" && l.Client != "" &&
 			strings.TrimSpace(l.Port+" "+l.Reason+" "+l.Key) == want
 	})
+}
+
+// Showing returns a TLS configuration that shows the certificate of a role of the fleet in dir, and
+// trusts every server; "": it shows none.
+func Showing(t testing.TB, dir string, role pki.Role, protocols ...string) *tls.Config {
+	t.Helper()
+	c := &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}
+	if role != "" {
+		files := pki.FilesIn(dir, role)
+		pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c
 }
